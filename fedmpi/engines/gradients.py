@@ -58,7 +58,9 @@ def bind_module(net: Net, w: Tensor, only: slice | None, smoothing: float) -> tu
 
     def gradients(x: Tensor, y: Tensor) -> Sequence[Tensor]:
         net.train(len(y))
-        return torch.autograd.grad(compute_loss(run_forward(net.module, x), y, smoothing=smoothing), leaves)
+        loss = compute_loss(run_forward(net.module, x), y, smoothing=smoothing)
+        # A pass need not use all layers: those that it leaves out have gradients of zeros.
+        return torch.autograd.grad(loss, leaves, materialize_grads=True)
     return work, gradients, select_views(net, chosen)
 
 

@@ -58,7 +58,7 @@ def descend_sparsely(batches: Iterable[tuple[Tensor, Tensor]], net: Net, w: Tens
         ids = x.flatten().long()
         z = sparse.read(ids).view(*x.shape, -1).requires_grad_()
         loss = compute_loss(run_forward(rest.module, z), y, smoothing=smoothing)
-        dz, *gradients = torch.autograd.grad(loss, [z, *leaves])
+        dz, *gradients = torch.autograd.grad(loss, [z, *leaves], materialize_grads=True)
         if padding is not None:
             dz.masked_fill_((x == padding).unsqueeze(-1), 0)
         step.take(gradients)

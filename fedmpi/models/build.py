@@ -80,12 +80,14 @@ def build_model(settings: ModelSettings, shape: tuple[int, ...], dtype: np.dtype
     if type(settings) in BUILT_IN.values():
         refuse_large_network(count_parameters(settings, tuple(example.shape[1:]), classes))
 
+    path = getattr(settings, "path", None)
+
     def build() -> nn.Module:
-        with blame_own_code("model: the network cannot be built", always=getattr(settings, "path", None) is not None):
+        with blame_own_code("model: the network cannot be built", always=path is not None):
             module = settings.build(tuple(example.shape[1:]), classes)
         if not isinstance(module, nn.Module):
-            raise BadInput(f"model: {describe_definition(type(settings).build)}build() must return a torch.nn.Module, "
-                           f"not {type(module).__name__}")
+            made = f"{path}()" if path else f"{describe_definition(type(settings).build)}build()"
+            raise BadInput(f"model: {made} must return a torch.nn.Module, not {type(module).__name__}")
         try:
             list(module.modules())
         except AttributeError:
@@ -97,6 +99,7 @@ def build_model(settings: ModelSettings, shape: tuple[int, ...], dtype: np.dtype
         with torch.no_grad():
             logits = model(model.start, example)
     if logits.shape != (2, classes):
-        raise BadInput(f"model: the network gives outputs of shape {tuple(logits.shape[1:])}, but the data have "
-                       f"{classes} classes; its last Linear layer must have {classes} outputs")
+        wanted = f"the data have {classes} classes" if classes > 1 else "a target is a single number"
+        raise BadInput(f"model: the network gives outputs of shape {tuple(logits.shape[1:])}, but {wanted}; its last "
+                       f"Linear layer must have {classes} output{'s' * (classes > 1)}")
     return model

@@ -157,12 +157,13 @@ def find_output_layer(model: Network, example: Tensor) -> str:
 
 def try_modes(model: Network, w: Tensor, example: Tensor) -> Tensor:
     """Return the outputs of a network for some samples, not in training. Raises BadInput unless they are a tensor of
-    finite numbers, and unless training and a single sample give a tensor of that kind, too: a client's last batch may
-    hold no more.
+    finite numbers, unless training and a single sample give a tensor of that kind, too (a client's last batch may hold
+    no more), and unless the samples stay as they are.
 
     Args:
         w: parameters, (d,).
         example: samples as the network takes them, (b, ...)."""
+    before = example.clone()
     outputs = try_network(model, w, example)
     if not torch.isfinite(outputs).all():
         raise BadInput("model: the network's first outputs are not finite (NaN or infinite) for samples of shape "
@@ -179,6 +180,9 @@ def try_modes(model: Network, w: Tensor, example: Tensor) -> Tensor:
                       "its forward must give the same whether it trains or not, for any number of samples")
             raise BadInput(f"model: for {'a single sample' if len(x) == 1 else 'samples'}{' in training' * training} "
                            f"the network gives outputs of shape {tuple(found.shape)}, not {wanted}; {remedy}")
+    if not torch.equal(before, example):
+        raise BadInput("model: the network's forward changes its samples in place, which others are still to read; "
+                       "write x = x - mean in place of x -= mean, and begin with no layer that has inplace=True")
     return outputs
 
 

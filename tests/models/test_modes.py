@@ -5,8 +5,13 @@ import pytest
 import torch
 from torch import nn
 
+from fedmpi.engines.loop import Loop
+from fedmpi.engines.vmap import Vmap
 from fedmpi.errors import BadInput
-from tests.models.test_models import given
+from fedmpi.models.build import build_model
+from fedmpi.models.nets import Custom
+from tests.federations import Digits, Lab, method
+from tests.models.test_models import FLOATS, Given, given
 
 
 class Changing(nn.Module):
@@ -29,6 +34,17 @@ class Narrowing(nn.Module):
 
     def forward(self, x):
         return self.out(self.conv(x).squeeze())
+
+
+class Leaving(nn.Module):
+    """It leaves a layer out."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.spare, self.out = nn.Linear(64, 8), nn.Linear(8, 8), nn.Linear(8, 10)
+
+    def forward(self, x):
+        return self.out(self.one(x).relu())
 
 
 class MadeFirst(nn.Module):
@@ -71,6 +87,23 @@ def test_the_batch_must_not_be_squeezed_before_the_head():
         given(Narrowing, (6, 6, 1))
 
 
+def test_the_samples_must_stay_as_they_are():
+    with pytest.raises(BadInput, match="changes its samples in place, .*; write x = x - mean"):
+        given(lambda: nn.Sequential(nn.ReLU(inplace=True), nn.Hardtanh(0, .5, inplace=True), nn.Linear(6, 6),
+                                    nn.Linear(6, 3)))
+    assert given(lambda: nn.Sequential(nn.Linear(6, 6), nn.ReLU(inplace=True), nn.Linear(6, 3))).size == 63
+
+
+@pytest.mark.parametrize("engine", [Loop(), Vmap()], ids=["loop", "vmap"])
+@pytest.mark.parametrize("name", ["fedavg", "fedper", "ditto"])
+def test_a_layer_that_is_left_out_stays_as_it_is(engine, name):
+    model = given(Leaving, (64,), 10)
+    lab = Lab(method(name, model), Digits(), engine, share=.6).go(2)
+    vector = lab.shared.phi if name == "fedper" else lab.shared.w
+    spare, one = model.block("spare"), model.block("one")
+    assert torch.equal(vector[spare], model.start[spare]) and not torch.equal(vector[one], model.start[one])
+
+
 def test_a_network_that_draws_is_tried_in_training_without_a_trace():
     torch.manual_seed(1)
     before = torch.random.get_rng_state()
@@ -94,10 +127,22 @@ def test_a_head_that_is_made_before_other_layers_is_named():
     assert str(error.value) == (
         "model: out gives the network's outputs, but two is made after it, and the Linear layer that is made last is "
         "the head; make out the last one in __init__, or set model.head=[out]")
-    from fedmpi.models.build import build_model
-    from tests.models.test_models import FLOATS, Given
 
     class WithHead(Given):
         head = ("out",)
     model = build_model(WithHead(MadeFirst), (6,), FLOATS, 3, 0)
     assert model.head.size == 21 and model.size == 21 + 2 * 42
+
+
+def number() -> nn.Module:
+    return 3
+
+
+def test_a_function_that_gives_no_network_is_named():
+    with pytest.raises(BadInput, match=r"^model: tests.models.test_modes:number\(\) must return a torch.nn.Module"):
+        build_model(Custom(f"{__name__}:number"), (6,), FLOATS, 3, 0)
+
+
+def test_outputs_for_targets_are_counted_in_words_of_targets():
+    with pytest.raises(BadInput, match=r"shape \(3,\), but a target is a single number; .* must have 1 output$"):
+        given(lambda: nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 3)), classes=1)
