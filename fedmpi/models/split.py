@@ -104,8 +104,10 @@ def is_within(node: fx.Node, blocks: tuple[str, ...]) -> bool:
 
 def has_parameters(module: nn.Module, node: fx.Node) -> bool:
     """Say whether an operation uses parameters."""
-    layer = node.op == "call_module" and module.get_submodule(node.target)
-    return node.op == "get_attr" or bool(layer and list(layer.parameters()))
+    if node.op == "get_attr":
+        owner, _, name = node.target.rpartition(".")
+        return isinstance(getattr(module.get_submodule(owner), name), nn.Parameter)
+    return node.op == "call_module" and bool(list(module.get_submodule(node.target).parameters()))
 
 
 def cut_nodes(module: nn.Module, nodes: list[fx.Node], first: int) -> tuple[nn.Module, nn.Module]:

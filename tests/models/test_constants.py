@@ -88,6 +88,32 @@ def test_a_cut_network_has_it_too():
     assert model.base.size == 0 and torch.equal(features, x * model.module.scale)
 
 
+def test_a_head_may_use_it_between_its_layers():
+    class Within(Scaled):
+        def __init__(self):
+            super().__init__(lambda: torch.linspace(.5, 1.5, 8))
+            self.fc3 = nn.Linear(10, 10)
+
+        def forward(self, x):
+            return self.fc3(self.fc2(self.fc1(x).relu() * self.scale))
+
+    class Cut(Given):
+        pass
+    for within, head in ((True, ("fc1", "fc2", "fc3")), (False, ("fc2", "fc3"))):
+        Cut.head = head
+        model = build_model(Cut(Within), (64,), FLOATS, 10, 0)
+        assert hasattr(model.head.module, "scale") == within != hasattr(model.base.module, "scale")
+
+    class Trained(Within):
+        def __init__(self):
+            super().__init__()
+            del self.scale
+            self.scale = nn.Parameter(torch.ones(8))
+    Cut.head = ("fc1", "fc2", "fc3")
+    with pytest.raises(BadInput, match="scale works behind fc1 and is not in it"):
+        build_model(Cut(Trained), (64,), FLOATS, 10, 0)
+
+
 def test_it_follows_the_vector_to_another_device():
     model, x = digits(Scaled), torch.rand(3, 64)
     moved = model.to("meta")
