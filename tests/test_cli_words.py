@@ -142,7 +142,7 @@ def job(tmp_path, monkeypatch):
 def test_sweep(called, job, words, at_once, ranks):
     sweep = SimpleNamespace(go=lambda: 75)
     (runs, *given), _, _ = called("fedmpi.sweeps.local:Sweep", "sweep", job, *words, gives=sweep, code=75)
-    assert given == [at_once, ranks, "accuracy_best_on_test"] and [run.seed for run in runs] == [0, 0, 1, 1]
+    assert given == [at_once, ranks, ["accuracy_best_on_test"]] and [run.seed for run in runs] == [0, 0, 1, 1]
     assert str(runs[0].folder) == "runs/job/a/x/seed-0"
 
 

@@ -17,8 +17,9 @@ Defaults. `ft` = 10 follows the authors' code. None was tuned here."""
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -94,7 +95,8 @@ class FedCR(Method):
         return Mine(h), Up(phi, data.class_sums(self.net.experts, phi, self.net.classes) / find_unit(data.n))
 
     def server(self, shared: Shared, up: RowsByField, who: Participants) -> Shared:
-        precision, weighted = up.experts.sum(find_unit(who.sizes)).view(self.net.classes, -1).chunk(2, 1)
+        units = np.array([find_unit(n) for n in who.sizes.tolist()])
+        precision, weighted = up.experts.sum(units).view(self.net.classes, -1).chunk(2, 1)
         held = precision.any(1, keepdim=True)
         # The factor N(0, I) adds a precision of 1
         precision = precision + 1
@@ -114,7 +116,6 @@ class FedCR(Method):
         return self.net(w, x)
 
 
-# Any: a number or many, of Python, NumPy or PyTorch.
-def find_unit(n: Any) -> Any:
-    """Return the unit of what a client with n samples sends, which the server works out, too; n may hold many."""
+def find_unit(n: int | Tensor) -> int | Tensor:
+    """Return the unit of what a client with n samples sends, which the server works out, too."""
     return UNIT * (1 + n // SAMPLES_PER_UNIT)

@@ -30,6 +30,7 @@ from fedmpi.models.parameters import (
     collect_tensors,
     find_holders,
     find_norm_layers,
+    list_constants,
     shape_parameter,
 )
 from fedmpi.models.precision import run_forward
@@ -68,7 +69,7 @@ class Net:
         # the vector that `bind` made; None: the next `bind` makes one
         self._work: Tensor | None = None
         self._holders = find_holders(module, held)
-        self._constants = Constants(module)
+        self._constants = Constants(module) if list_constants(module) else None
 
     def _blocks(self) -> dict[str, slice]:
         """Map every parameter, and every module that holds some, to its slice if that is one piece."""
@@ -105,7 +106,8 @@ class Net:
             parts = [self._unwatched(p) if name in self.buffer_names else p
                      for name, p in zip(self.names, parts, strict=True)]
         named = dict(zip(self.names, parts, strict=True))
-        self._constants.follow(x.device)
+        if self._constants:
+            self._constants.follow(x.device)
         return run_forward(lambda x: torch.func.functional_call(self.module, named, (x,)), x)
 
     def _unwatched(self, statistics: Tensor) -> Tensor:
@@ -130,7 +132,8 @@ class Net:
             for name, leaf in zip(self.names, self._leaves, strict=True):
                 for layer, attribute in self._holders[name]:
                     setattr(layer, attribute, leaf)
-        self._constants.follow(w.device)
+        if self._constants:
+            self._constants.follow(w.device)
         return self._work.copy_(w)
 
     def _held(self) -> bool:
@@ -283,7 +286,8 @@ class Model(Net):
         moved.start = self.start.to(device)
         # Now, since within torch.func nothing could be kept that is made there.
         for net in (self, self.base, self.head):
-            net._constants.follow(moved.start.device)
+            if net._constants:
+                net._constants.follow(moved.start.device)
         return moved
 
     def block(self, name: str) -> slice:
