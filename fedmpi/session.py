@@ -3,7 +3,6 @@ rank ends all of them."""
 from __future__ import annotations
 
 import json
-import os
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -247,7 +246,7 @@ def send(world: Transport, text: str) -> None:
     """Send a text from rank 0 to all ranks, which call `receive`."""
     if world.size > 1:
         # The text may be a path, which may have bytes that are no UTF-8.
-        data = np.frombuffer(os.fsencode(text), np.uint8)
+        data = np.frombuffer(text.encode(errors="surrogateescape"), np.uint8)
         world.broadcast_header(np.array([data.size, 0], np.int64))
         world.broadcast(data.copy())
 
@@ -264,4 +263,4 @@ def receive(world: Transport) -> str:
     """Return the text that rank 0 sends."""
     header = np.empty(2, np.int64)
     world.broadcast_header(header)
-    return os.fsdecode(world.broadcast(np.empty(int(header[0]), np.uint8)).tobytes())
+    return world.broadcast(np.empty(int(header[0]), np.uint8)).tobytes().decode(errors="surrogateescape")
