@@ -80,8 +80,7 @@ def make_settings(cls: type[Settings], values: object, where: str,
 
     Raises:
         BadInput: with every key that is wrong, its path and what is allowed; or if the class declares them wrongly."""
-    refuse_misdeclared(cls, where)
-    refuse_other_defaults(cls, where)
+    refuse_unfit_class(cls, where)
     if not isinstance(values, dict):
         is_name = isinstance(values, str) and values.isprintable() and "name" in list_setting_names(cls)
         raise BadInput(f"{where or 'the configuration'} must be a mapping of settings, not {shorten_value(values)}"
@@ -115,6 +114,15 @@ def make_settings(cls: type[Settings], values: object, where: str,
                     if (problem := describe_excess(cls, key, getattr(built, key)))]:
         raise BadInput("\n".join(problems))
     return built
+
+
+def refuse_unfit_class(cls: type, where: str) -> None:
+    """Raise BadInput if a class declares its settings wrongly, or gives one a default that cannot be written down.
+
+    Args:
+        where: what asks for the class, for the error"""
+    refuse_misdeclared(cls, where)
+    refuse_other_defaults(cls, where)
 
 
 def refuse_other_defaults(cls: type, where: str) -> None:

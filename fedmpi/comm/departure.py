@@ -30,12 +30,13 @@ class Departures:
 
     def find_why_to_end(self) -> str:
         """Return why this rank need not wait any longer, "" if it must."""
-        status = self.mpi.Status()
-        if self.others is not None or not self.comm.Iprobe(tag=LEAVING_TAG, status=status):
+        if self.others is not None or not self.comm.Iprobe(tag=LEAVING_TAG):
             return ""
         self.since = self.since or time.monotonic()
         if time.monotonic() - self.since < PATIENCE_S:
             return ""
+        status = self.mpi.Status()
+        self.comm.Probe(tag=LEAVING_TAG, status=status)
         return (f"fedmpi: rank {status.source} has left the program (sys.exit?), and rank {self.comm.rank} waits for "
                 "it; let all ranks make the same calls")
 

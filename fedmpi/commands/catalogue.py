@@ -12,8 +12,7 @@ from fedmpi import registry
 from fedmpi.errors import BadInput, FedmpiError
 from fedmpi.json_values import JsonObject
 from fedmpi.own_code.failures import blame_own_code
-from fedmpi.own_code.misdeclared import refuse_misdeclared
-from fedmpi.settings import refuse_other_defaults
+from fedmpi.settings import refuse_unfit_class
 from fedmpi.settings_table import describe_settings
 from fedmpi.text import format_columns, format_pairs, wrap_paragraphs
 
@@ -44,8 +43,7 @@ def describe_entry(kind: str, name: str) -> JsonObject:
     cls = registry.find_class(kind, name)
     refuse_other_kind(kind, name, cls)
     with blame_own_code(f"{kind[:-1]} {name!r}", always=name not in registry.list_built_in(kind)):
-        refuse_misdeclared(cls, f"{kind[:-1]} {name!r}")
-        refuse_other_defaults(cls, f"{kind[:-1]} {name!r}")
+        refuse_unfit_class(cls, f"{kind[:-1]} {name!r}")
         found = {"name": name, "title": getattr(cls, "title", "") or getattr(cls, "__name__", name),
                  "summary": " ".join(read_documentation(kind, cls).partition("\n\n")[0].split())}
         if kind == "methods":

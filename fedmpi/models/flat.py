@@ -69,7 +69,8 @@ class Net:
         # the vector that `bind` made; None: the next `bind` makes one
         self._work: Tensor | None = None
         self._holders = find_holders(module, held)
-        self._constants = Constants(module) if list_constants(module) else None
+        constants = list_constants(module)
+        self._constants = Constants(constants) if constants else None
 
     def _blocks(self) -> dict[str, slice]:
         """Map every parameter, and every module that holds some, to its slice if that is one piece."""

@@ -47,11 +47,14 @@ def is_same(one: Tensor | None, other: Tensor | None) -> bool:
 class Constants:
     """The constants of a module, which are no part of its vector, and follow the samples from device to device.
 
-    What a device was given stays there: CUDA graphs go on to read it."""
+    What a device was given stays there: CUDA graphs go on to read it.
 
-    def __init__(self, module: nn.Module):
+    Args:
+        found: what list_constants returns."""
+
+    def __init__(self, found: list[tuple[str, nn.Module, str]]):
         self._held = [(layer, attribute, {getattr(layer, attribute).device: getattr(layer, attribute)})
-                      for _, layer, attribute in list_constants(module)]
+                      for _, layer, attribute in found]
 
     def follow(self, device: torch.device) -> None:
         """Let the module hold its constants on a device."""

@@ -276,11 +276,12 @@ def write_day(paths: list[Path], to: Path) -> Path:
     if others := [path for path in paths if not gpu_day.is_book(path)]:
         raise BadInput(f"{others[0]} is no {gpu_day.BOOK_NAME}, and runs have no table together with a day with a GPU; "
                        "give them to a report of their own")
+    # It loads Matplotlib, which the command `table` of benchmarks/gpu_day.py does without.
+    from fedmpi.report.write import write_text
     book = read_days(paths)
     with report_failed_writes(to):
         to.mkdir(parents=True, exist_ok=True)
-        page = f"# A day with a GPU\n\n{day_to_markdown(book)}"
-        (to / "README.md").write_text(page, encoding="utf-8", errors="backslashreplace")
+        write_text(to / "README.md", f"# A day with a GPU\n\n{day_to_markdown(book)}")
     return to / "README.md"
 
 
