@@ -87,11 +87,18 @@ def set_tf32(products: bool, convolutions: bool) -> None:
     torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = products, convolutions
 
 
-def end_failed_capture(device: torch.device, pool: object) -> None:
-    """Tell PyTorch's allocator that the capture of a CUDA graph is over: after one that failed, versions before 2.12
-    believe that it goes on for ever, and end the process when they next give memory back. Later versions say that it
-    is over already, or do not have the functions."""
+def end_failed_capture(stream: torch.cuda.Stream, pool: object) -> None:
+    """Tell PyTorch that the capture of a CUDA graph is over, which after one that failed it does not notice.
+
+    Its allocator, before 2.12, would end the process when it next gives memory back; later versions say that the
+    capture is over already, or do not have the functions. Its generator of random numbers would refuse to draw (seen
+    with 2.11); the end of a capture that succeeds sets it free."""
     for name in ("_cuda_endAllocateToPool", "_cuda_endAllocateCurrentStreamToPool"):
         if hasattr(torch._C, name):
             with suppress(RuntimeError):
-                getattr(torch._C, name)(device.index, pool)
+                getattr(torch._C, name)(stream.device.index, pool)
+    # If the GPU is broken or full, the caller's own error says so.
+    with suppress(RuntimeError), torch.cuda.graph(torch.cuda.CUDAGraph(), stream=stream,
+                                                  capture_error_mode="thread_local"):
+        # An empty capture would be warned of.
+        torch.zeros(1, device=stream.device)

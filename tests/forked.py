@@ -18,6 +18,7 @@ from functools import cache
 from pathlib import Path
 from subprocess import CompletedProcess
 
+from tests import launch
 from tests.launch import LIMIT, ROOT
 from tests.sockets import Package, SocketMPI, mesh
 
@@ -48,7 +49,12 @@ def script(path, cwd=ROOT, environment=None) -> CompletedProcess:
 
 
 def command(ranks: int, *words, cwd=ROOT, environment=None) -> CompletedProcess:
-    """Run `fedmpi WORDS` on some ranks to its end; return the code and the output of the job."""
+    """Run `fedmpi WORDS` on some ranks to its end; return the code and the output of the job.
+
+    After this process has used a GPU, which no fork of it can use, the ranks start under a real launcher."""
+    import torch
+    if torch.cuda.is_initialized() and environment is None:
+        return launch.finish(launch.start(ranks, "-m", "fedmpi", *words, cwd=cwd))
     def as_command():
         from fedmpi.cli import app
         sys.argv = ["fedmpi", *map(str, words)]

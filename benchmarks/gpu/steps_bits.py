@@ -42,7 +42,7 @@ def digests(notes: Notes, mark: str) -> None:
 
 def digest(notes: Notes, model: str, engine: str, words: dict) -> str:
     """Return the digest of a run in one way. `flags` turns on PyTorch's deterministic algorithms."""
-    sizes = notes.options.pick([10 + i % 7 for i in range(CLIENTS)], [12, 5, 9, 11, 3, 8, 7, 6])
+    sizes = notes.options.pick([2 + i % 7 for i in range(CLIENTS)], [12, 5, 9, 11, 3, 8, 7, 6])
     made = lab("fedavg", model, notes.options.device, sizes=sizes)
     forced = {key: words[key] for key in ("graphs", "chunk") if key in words}
     if engine == "vmap" and words.get("unfolded"):

@@ -8,6 +8,7 @@ Legend: c clients, s samples of the client with the most, k classes. For targets
 TARGET_MEASURES stand in the places of CLIENT_MEASURES."""
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Hashable, Iterator, MutableMapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
@@ -30,6 +31,7 @@ from fedmpi.clients.measures import (
 from fedmpi.clients.sample_cache import SampleCache
 from fedmpi.clients.state_store import StateStore
 from fedmpi.engines import batch_plan, convolutions
+from fedmpi.engines.gpu_errors import is_out_of_memory
 from fedmpi.engines.padding import SAMPLES_PER_BLOCK, pad_samples
 from fedmpi.engines.step_counter import JUDGED
 from fedmpi.method import Method, State, Weights
@@ -45,6 +47,8 @@ if TYPE_CHECKING:
 Measured: TypeAlias = MutableMapping[Any, np.ndarray]
 # A mapping of measures, and the key of those of one model.
 MeasureTarget: TypeAlias = tuple[Measured, Hashable]
+# Where its measures go, its weights, and samples x (s, ...), y (s,).
+WaitingModel: TypeAlias = tuple[MeasureTarget, Weights, Tensor, Tensor]
 
 # So many models with SAMPLES_PER_BLOCK samples each fill a GPU.
 MODELS_AT_ONCE = 32
@@ -98,7 +102,7 @@ class Evaluator:
         # measures right after the local training of this round, by client
         self.after_training: dict[int, np.ndarray] = {}
         # models that are not measured yet, and measures that were not read yet
-        self.models: list[tuple[MeasureTarget, Weights, Tensor, Tensor]] = []
+        self.models: list[WaitingModel] = []
         self.tallies: list[tuple[Sequence[MeasureTarget], Tensor]] = []
 
     def measure_after_training(self, client: int, mine: State, up: State) -> None:
@@ -204,13 +208,33 @@ class Evaluator:
                 into[key] = read_score(row)
             self.tallies = []
 
-    @torch.no_grad()
     def _measure_together(self) -> None:
-        """Measure the models that wait as one batch; samples come in blocks, so that few are in memory at once."""
-        hosted, method = self.hosted, self.hosted.method
+        """Measure the models that wait as one batch, or in halves if memory is too small for that."""
         # `pad` needs the client with the most samples first
-        waiting = sorted(self.models, key=lambda model: -len(model[3]))
-        places, weights, xs, ys = zip(*waiting, strict=True)
+        parts = [sorted(self.models, key=lambda model: -len(model[3]))]
+        self.models = []
+        while parts:
+            part = parts.pop()
+            try:
+                self._measure_batch(part)
+            except RuntimeError as error:
+                if len(part) == 1 or not is_out_of_memory(error):
+                    raise
+                why = str(error).partition("\n")[0]
+            else:
+                continue
+            # by now the error's frames, which held the batch's memory, are gone
+            torch.cuda.empty_cache()
+            half = len(part) // 2
+            parts += [part[half:], part[:half]]
+            logging.getLogger(__name__).warning("fedmpi: memory is short to measure %d models at once, %d are tried; "
+                                                "last bits may differ (%s)", len(part), half, why)
+
+    @torch.no_grad()
+    def _measure_batch(self, models: Sequence[WaitingModel]) -> None:
+        """Measure models as one batch; samples come in blocks, so that few are in memory at once."""
+        hosted, method = self.hosted, self.hosted.method
+        places, weights, xs, ys = zip(*models, strict=True)
         x, y = pad_samples(xs), pad_samples(ys)
         leaves, trees = zip(*map(flatten_tree, weights), strict=True)
         w = unflatten_tree([torch.stack(column) for column in zip(*leaves, strict=True)], trees[0])
@@ -227,7 +251,6 @@ class Evaluator:
                 parts = [score_batch(logits, labels, counted) for logits, labels, counted in zip(
                     outputs, y.split(SAMPLES_PER_BLOCK, 1), own.split(SAMPLES_PER_BLOCK, 1), strict=True)]
                 self.tallies.append((places, sum(parts[1:], parts[0])))
-        self.models = []
 
 
 def measure_samples(outputs: Tensor, y: Tensor) -> np.ndarray:

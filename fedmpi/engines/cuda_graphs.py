@@ -142,6 +142,6 @@ def record_step(step: Callable[[], None], stream: torch.cuda.Stream | None) -> C
                 first.append(error)
                 raise
     except RuntimeError as error:
-        end_failed_capture(stream.device, pool)
+        end_failed_capture(stream, pool)
         raise first[0] if first else error      # noqa: B904 (it was raised before this one)
     return graph.replay

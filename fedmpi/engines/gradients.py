@@ -5,6 +5,7 @@ vector in the order of these gradients. Legend: c clients, k of them active, d p
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from types import NoneType
 
 import torch
 from torch import Tensor, nn
@@ -59,8 +60,12 @@ def bind_module(net: Net, w: Tensor, only: slice | None, smoothing: float) -> tu
     def gradients(x: Tensor, y: Tensor) -> Sequence[Tensor]:
         net.train(len(y))
         loss = compute_loss(run_forward(net.module, x), y, smoothing=smoothing)
-        # A pass need not use all layers: those that it leaves out have gradients of zeros.
-        return torch.autograd.grad(loss, leaves, materialize_grads=True)
+        found = torch.autograd.grad(loss, leaves, allow_unused=True)
+        # A pass need not use all layers: those that it leaves out have gradients of zeros. PyTorch would make
+        # them, but some versions (2.6) such that they require gradients themselves, so that no step could be taken.
+        if NoneType in map(type, found):
+            return [torch.zeros_like(leaf) if part is None else part for leaf, part in zip(leaves, found, strict=True)]
+        return found
     return work, gradients, select_views(net, chosen)
 
 

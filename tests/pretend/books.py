@@ -31,6 +31,8 @@ class Books:
         self.failing = None
         # a capture failed while it allocated memory, see cuda.empty_cache
         self.shaken = False
+        # a capture failed, and none has succeeded since, see cuda.drawing
+        self.locked = False
         # 2: a wait raises RuntimeError
         self.sync_debug = 0
 

@@ -136,8 +136,9 @@ def make_capture(books, cuda):
             recording, books.capture, books.stream = books.capture, None, self.before
             recording.undo()
             if recording.spoilt:
-                books.shaken = True
+                books.shaken = books.locked = True
                 raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
+            books.locked = False
             if kind is None:
                 self.graph.recording = recording
                 books.graphs.append(self.graph)

@@ -96,6 +96,15 @@ def factory(real):
     return made
 
 
+def drawing(books, real):
+    """Make a replacement of a function of torch that draws random numbers."""
+    def drawn(*args, device=None, **kwargs):
+        if books.locked and device is not None and is_cuda(device):
+            raise RuntimeError("Offset increment outside graph capture encountered unexpectedly.")
+        return real(*args, device=device, **kwargs)
+    return drawn
+
+
 def new(real):
     """Make a replacement of Tensor.new_zeros and the like, whose device may differ from the tensor's."""
     def made(tensor, *args, device=None, pin_memory=False, **kwargs):
@@ -115,6 +124,7 @@ def tensor_functions(books):
     """Return replacements of methods of Tensor, as (class or module, name) -> function."""
     found = {(Tensor, name): new(getattr(Tensor, name)) for name in NEW}
     found |= {(torch, name): factory(getattr(torch, name)) for name in FACTORIES}
+    found |= {(torch, name): drawing(books, found[torch, name]) for name in ("rand", "randn")}
     real_to, real_tensor, real_numpy, real_tolist = Tensor.to, torch.tensor, Tensor.numpy, Tensor.tolist
     real_array, real_hot, real_as, real_auto = Tensor.__array__, F.one_hot, torch.as_tensor, torch.autocast
 

@@ -63,6 +63,27 @@ def test_a_chunk_grows_back(books, monkeypatch):
     assert widths[0] == 4 and widths[-1] > 4 and engine.most <= vmap.MAX_CLIENTS_AT_ONCE
 
 
+def test_models_are_measured_in_halves_if_memory_is_short(books, caplog):
+    """No client is left out or measured twice; a single model that does not fit ends the run."""
+    lab = Lab(method("fedavg", mlp()), Digits((*SIZES, 12), test=2), Vmap(), device=GPU)
+    lab.round(0)
+    evaluator = lab.group.evaluator
+    expected, real, taken = evaluator.measure_clients(0, 5), evaluator._measure_batch, []
+
+    def crowded(models, room=1):
+        if len(models) > room:
+            raise SHORT[0]
+        taken.append(len(models))
+        real(models)
+    evaluator._measure_batch = crowded
+    assert (evaluator.measure_clients(0, 5) == expected).all() and taken == [1] * 5
+    assert [line.partition(" are tried")[0] for line in caplog.messages] == [
+        f"fedmpi: memory is short to measure {n} models at once, {n // 2}" for n in (5, 2, 3, 2)]
+    evaluator._measure_batch = lambda models: crowded(models, 0)
+    with pytest.raises(torch.OutOfMemoryError):
+        evaluator.measure_clients(0, 5)
+
+
 def test_a_single_client_that_does_not_fit_ends_the_run(books):
     books.failing = [20, SHORT[1]]
     with pytest.raises(RuntimeError, match="ALLOC_FAILED"):
@@ -143,6 +164,8 @@ def test_a_recording_that_fails(books, monkeypatch, error, at, caplog):
     assert not books.shaken and books.capture is None
     assert engine.graphs.stream in torch.cuda.current_stream().waited
     torch.cuda.empty_cache()
+    # The generator draws again.
+    torch.randn(2, device=GPU)
 
 
 def test_graphs_are_captured_on_one_stream_and_disturbed_by_no_other_thread(books):
