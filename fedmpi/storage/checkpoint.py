@@ -41,9 +41,9 @@ JSON = ("round", "config", "federation", "accuracy", "metrics", "books")
 # What may change between a checkpoint and its continuation, because it does not change results.
 FREE = ("rounds", "stop", "evaluate.every", "evaluate.after_training", "evaluate.embeddings", "evaluate.measures",
         "edge", "checkpoint", "server.hosts_clients", "faults.bad_update", "placement", "threads", "device",
-        "cuda_graphs", "comm", "state", "data.root", "data.cache")
+        "engine", "cuda_graphs", "comm", "state", "data.root", "data.cache")
 # Those of them that may change the last bits.
-ROUNDING_FIELDS = ("threads", "device", "cuda_graphs")
+ROUNDING_FIELDS = ("threads", "device", "engine", "cuda_graphs")
 ABSENT = object()
 checkpoint_json = partial(json.dumps, default=np.generic.item)
 

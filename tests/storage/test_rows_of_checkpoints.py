@@ -190,19 +190,19 @@ def test_of_runs_that_were_never_judged_the_last_are_kept(tmp_path):
 
 @pytest.mark.parametrize("key", [
     "rounds", "stop", "evaluate.every", "evaluate.after_training", "evaluate.embeddings", "evaluate.measures", "edge",
-    "checkpoint",
-    "server.hosts_clients", "faults.bad_update", "placement", "threads", "device", "cuda_graphs", "comm", "state",
-    "data.root", "data.cache"])
+    "checkpoint", "server.hosts_clients", "faults.bad_update", "placement", "threads", "device", "engine",
+    "cuda_graphs", "comm", "state", "data.root", "data.cache"])
 def test_only_what_leaves_results_alone_may_change(key):
     """Settings beside them whose names begin alike may not change."""
     assert checkpoint.is_free(key) and checkpoint.is_free(key + ".more") and not checkpoint.is_free(key + "s")
-    assert len(checkpoint.FREE) == 18 and not checkpoint.is_free(key.partition(".")[0] * 2)
+    assert len(checkpoint.FREE) == 19 and not checkpoint.is_free(key.partition(".")[0] * 2)
 
 
 def test_settings_of_the_last_bits_name_the_setting_and_both_values():
-    then = snapshot(config={"threads": 1, "device": "cpu", "cuda_graphs": "on", "seed": 3})
-    warnings = checkpoint.warn_of_last_bits(then, {"threads": 4, "device": "cuda", "cuda_graphs": "off", "seed": 4})
-    changes = (("threads", 1, 4), ("device", "cpu", "cuda"), ("cuda_graphs", "on", "off"))
+    then = snapshot(config={"threads": 1, "device": "cpu", "engine": "auto", "cuda_graphs": "on", "seed": 3})
+    warnings = checkpoint.warn_of_last_bits(then, {"threads": 4, "device": "cuda", "engine": "vmap",
+                                                   "cuda_graphs": "off", "seed": 4})
+    changes = (("threads", 1, 4), ("device", "cpu", "cuda"), ("engine", "auto", "vmap"), ("cuda_graphs", "on", "off"))
     assert warnings == [f"{key} is {before} in the checkpoint and {now} now: the last bits may differ, and with them "
                         "the digest" for key, before, now in changes]
 
