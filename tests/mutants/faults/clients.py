@@ -47,7 +47,7 @@ FAULTS: list[tuple[str, str, str]] = [
     (MEASURES + "compute_calibration_error", "right=True", "right=False"),
     (MEASURES + "compute_calibration_error", "np.abs(gaps).sum()", "abs(gaps.sum())"),
     (MEASURES + "measure_by_own_code", "logits.clone(), y.clone()", "logits, y"),
-    ("fedmpi.clients.evaluation:Evaluator._measure_together", "logits[:len(labels)]", "logits"),
+    ("fedmpi.clients.evaluation:Evaluator._measure_batch", "logits[:len(labels)]", "logits"),
     ("fedmpi.clients.evaluation:Evaluator.measure_now", "[np.nan] * len(self.measures)", "[0.] * len(self.measures)"),
     ("fedmpi.clients.returned:refuse_other_state", " or dtypes and value.dtype != first.dtype", ""),
     ("fedmpi.clients.hooks:Hooks.__init__", "not is_built_in(type(method))", "False"),
