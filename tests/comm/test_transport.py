@@ -1,6 +1,7 @@
 """Collectives on 1 to 9 ranks from and to any of them, their counted bytes, and how ranks wait."""
 from __future__ import annotations
 
+import os
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from fedmpi.comm import mpi_world as worlds
 from fedmpi.comm import transport
 from fedmpi.comm.transport import Counting, Solo
+from fedmpi.session import receive, send
 from tests.comm.together import together
 
 
@@ -240,3 +242,12 @@ def test_a_counting_transport_moves_nothing_and_counts_bytes():
     assert (found.rank, found.size) == (0, 2) and found.broadcast(x) is x and found.reduce(x[:2], 1).size == 2
     assert found.gather(x[:1], np.ones(2)).size == 1 and found.broadcast(x) is x
     assert (found.broadcast_bytes, found.reduced_bytes, found.gathered_bytes) == (48, 16, 8)
+
+
+@pytest.mark.parametrize("text", ["clé", "a\udcff", ""])
+def test_texts_between_ranks_do_not_depend_on_the_locale(text, monkeypatch):
+    """Python takes ASCII for paths under LC_ALL=C without UTF-8 mode; a path may also hold bytes that are no text."""
+    monkeypatch.setattr(os, "fsencode", lambda text: text.encode("ascii", "surrogateescape"))
+    monkeypatch.setattr(os, "fsdecode", lambda data: data.decode("ascii", "surrogateescape"))
+    found = together(2, lambda world: receive(world) if world.rank else send(world, text))
+    assert found[1] == text
