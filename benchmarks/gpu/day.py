@@ -78,7 +78,7 @@ class Day:
     def take(self, step: Step, options: Options) -> None:
         begin, left = time.monotonic(), self.end - time.monotonic()
         if left < min(step.needs_s, step.limit_s):
-            why = (f"skipped: {max(0, left):.0f} s of the budget are left, it needs "
+            why = (f"{gpu_day.SKIPPED}{max(0, left):.0f} s of the budget are left, it needs "
                    f"{min(step.needs_s, step.limit_s):.0f}")
             if any(row["name"] == step.name for row in self.book["steps"]):
                 print(f"{step.name}: {why}; what it found before stays", flush=True)

@@ -11,6 +11,8 @@ from fedmpi.storage.seal import Flaw, open_regular
 
 SCHEMA = 1
 BOOK_NAME = "gpu_day.json"
+# With this begins the `why` of a step for which no time was left.
+SKIPPED = "skipped: "
 BOOK_HEAD = ("schema", "when", "commit", "device", "small")
 
 # section -> keys of each of its rows, beside `step`, the step that wrote it
@@ -97,13 +99,16 @@ def merge_facts(into: JsonObject, values: JsonObject) -> None:
 
 
 def join_books(books: list[JsonObject]) -> JsonObject:
-    """Return one book of several, of the parts of a day say: a step's later rows take the place of its earlier ones."""
+    """Return one book of several, of the parts of a day say: a step's later rows take the place of its earlier ones,
+    unless it was skipped later."""
     whole = make_blank_book(**{key: books[-1][key] for key in BOOK_HEAD[1:]})
     for book in books:
-        for step in {row["step"] for section in BOOK_ROWS for row in book[section]}:
+        known = {row["step"] for row in whole["steps"]}
+        stay = {row["step"] for row in book["steps"] if row["step"] in known and row["why"].startswith(SKIPPED)}
+        for step in {row["step"] for section in BOOK_ROWS for row in book[section]} - stay:
             strike_step(whole, step)
         for section in BOOK_ROWS:
-            whole[section] += book[section]
+            whole[section] += [row for row in book[section] if row["step"] not in stay]
         for section in FACTS:
             merge_facts(whole[section], book[section])
     return whole

@@ -116,6 +116,17 @@ def test_later_parts_take_the_place_of_the_same_steps(book):
     assert whole["ceilings"] == {**book["ceilings"], "copy_GBs": 4300.} and gpu_day.check_book(whole) == []
 
 
+def test_a_step_that_was_skipped_later_keeps_what_it_found(book):
+    later = copy.deepcopy(book)
+    later["speed"] = []
+    for row in later["steps"]:
+        row |= {"ok": False, "seconds": 0., "why": "skipped: 3 s of the budget are left, it needs 10"}
+    assert gpu_day.join_books([book, later]) == book
+    # A step that has not been tried before is named as skipped.
+    first = {**copy.deepcopy(book), "steps": [row for row in book["steps"] if row["name"] != "facts"]}
+    assert sum(row["why"][:7] == "skipped" for row in gpu_day.join_books([first, later])["steps"]) == 1
+
+
 @pytest.mark.parametrize("change, said", [
     ({"schema": 2}, "schema is 2, not 1"), ({"extra": []}, "extra is not known"),
     ({"runs": [{"step": "runs"}]}, r"runs\[0\] has no ranks, and 7 more like this"),
