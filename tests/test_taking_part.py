@@ -128,3 +128,8 @@ def test_the_server_waits_for_a_client_that_comes_later(bench, tmp_path):
     lines = bench.metrics("waiting")
     assert [line["simulated_seconds"] for line in lines] == pytest.approx([3.5, 3.6, 3.6])
     assert [(line["participants"], line["late"]) for line in lines] == [(1, []), (1, [4]), (0, [])]
+
+
+def test_a_method_of_ones_own_can_be_rehearsed_with_sampling_by_loss(bench):
+    assert bench.lead("own", "method=tests.faulty:Wild", "train.sampling=loss", "rounds=1") == 0
+    assert bench.metrics("own")[0]["candidates"] == 9
