@@ -141,3 +141,20 @@ def refuse_wrong_traffic(method: Method, found: object, error: type[FedmpiError]
     if not (isinstance(found, tuple | list) and len(found) == 2 and all(
             isinstance(v, int | float | np.number) and math.isfinite(v) and v >= 0 for v in found)):
         refuse_returned(method, "traffic", found, "a pair of numbers of bytes (received, sent)", error)
+
+
+def refuse_wrong_stages(method: Method, found: object, like: State) -> None:
+    """Raise BadInput for what is no list of stages, each a number of rounds and a Shared.
+
+    Args:
+        like: the first Shared."""
+    wanted = "a list of pairs (rounds, Shared), at least one"
+    if not isinstance(found, list | tuple) or not found:
+        refuse_returned(method, "stages", found, wanted)
+    for stage in found:
+        if not isinstance(stage, list | tuple) or len(stage) != 2:
+            refuse_returned(method, "stages", stage, wanted)
+        rounds, shared = stage
+        if not isinstance(rounds, int | np.integer) or rounds < 0:
+            refuse_returned(method, "stages", rounds, "whole numbers of rounds")
+        refuse_other_state(method, "stages", shared, like, "in each stage a Shared", dtypes=False)

@@ -24,6 +24,7 @@ from fedmpi.clients.returned import (
     refuse_other_state,
     refuse_returned,
     refuse_wrong_messages,
+    refuse_wrong_stages,
     refuse_wrong_traffic,
     split_pair,
 )
@@ -117,6 +118,7 @@ def rehearse_round(config: Config, federation: Federation, model: Model) -> None
             refuse_wrong_weights(method, name, weights, sample, federation.classes)
     refuse_wrong_participants(method, call(method, "warm_up_participants", clients, config.seed), clients)
     refuse_wrong_traffic(method, call(method, "traffic", shared, up))
+    refuse_wrong_stages(method, call(method, "stages", shared, config.rounds), shared)
     try_server(config, federation, method, shared, mine, up)
 
 

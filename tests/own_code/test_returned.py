@@ -22,7 +22,7 @@ HOOKS = {"init": "(self, n)", "client": "(self, shared, mine, data)", "idle": "(
          "message_template": "(self)", "messages": "(self, shared, mine, who)", "with_model": "(self, model)",
          "warm_up_participants": "(self, n, seed)", "predict": "(self, w, x)", "trained": "(self, mine, up)",
          "unadapted": "(self, shared, mine)", "serve_newcomer": "(self, shared, mine, data)",
-         "embedding": "(self, mine, up)"}
+         "embedding": "(self, mine, up)", "stages": "(self, shared, rounds)"}
 # The function, what it does, and what is said of it.
 CASES = [
     ("init", "return None", "must return a pair (Shared, Mine), not None"),
@@ -46,6 +46,11 @@ CASES = [
     ("trained", "return 3", "not an int"), ("unadapted", "return 'x'", "not a str"),
     ("traffic", "return 3", "a pair of numbers of bytes (received, sent), not an int"),
     ("traffic", "return 3, float('nan')", "not a tuple of 2"),
+    ("stages", "return None", "stages() must return a list of pairs (rounds, Shared), at least one, not None"),
+    ("stages", "return []", "at least one, not a list of 0"), ("stages", "return [rounds]", "at least one, not an int"),
+    ("stages", "return [(None, shared)]", "stages() must return whole numbers of rounds, not None"),
+    ("stages", "return [(rounds, None)]", "must return in each stage a Shared like that of init(), a NamedTuple of"),
+    ("stages", "return [(rounds, Shared(shared.w[1:]))]", "not a tensor of shape (1209,)"),
     ("message_template", "return 3", "must return None or a NamedTuple of tensors; it is an int"),
     ("messages", "return None", "each made by Rows.mix or a tensor with a row for each participant, not None"),
     ("messages", "return Up(torch.zeros(3))", "addresses w of shape () to 3 clients"),
