@@ -113,11 +113,25 @@ def test_the_plan_draws_as_the_run_does(bench, everything):
     p = planned["participation"]
     assert p["seconds"] == pytest.approx(lines[-1]["simulated_seconds"])
     assert p["late"] == pytest.approx(sum(len(line["late"]) for line in lines) / 5)
-    assert p["work_share"] == pytest.approx(sum(line["work_share"] for line in lines) / 5)
+    in_time = [line["participants"] - len(line["late"]) for line in lines]
+    assert p["work_share"] == pytest.approx(
+        sum(line["work_share"] * n for line, n in zip(lines, in_time, strict=True)) / sum(in_time))
     text = " ".join(format_plan(planned).split())
     assert "taking part sampling uniform," in text and "simulated a round " in text
     assert "candidates tell their loss" in format_plan(make_plan(bench.config, everything, 1))
     assert make_plan(bench.config, [], 1)["participation"] == {}
+
+
+def test_rounds_without_anybody_hide_nothing_from_the_plan(bench, tmp_path):
+    """One client, in one round of three, has no other candidate and makes three of its five steps."""
+    (tmp_path / "t.csv").write_text("client,begin,end\n4,2,2\n")
+    words = ["rounds=3", "method=fedavg", "train.sampling=loss", f"availability.file={tmp_path / 't.csv'}",
+             "stragglers={step_seconds: .1, deadline: .35, late: partial}"]
+    planned = make_plan(bench.config, words, 1)
+    assert planned["participation"]["candidates"] == pytest.approx(1 / 3)
+    assert planned["participation"]["work_share"] == pytest.approx(3 / 5)
+    text = " ".join(format_plan(planned).split())
+    assert "0.3 candidates tell their loss" in text and "those in time make 60% of their steps" in text
 
 
 def test_the_server_waits_for_a_client_that_comes_later(bench, tmp_path):

@@ -29,15 +29,21 @@ def plan_participation(case: PlanCase) -> JsonObject:
     warm_up = 0. if first is None else attendance.time_warm_up(
         Participants(first, case.federation.sizes[first], -1, config.seed), traffic)
     seconds, asked, late, facts = [warm_up], 0, 0, []
+    # of each participant in time, the part of its steps that it makes
+    shares: list[float] = []
     for t in range(rounds):
         found = attendance.attend(t, sum(seconds), traffic, lambda ids: generator.random(len(ids)))
         seconds.append(found.seconds)
         asked += len(found.asked.ids)
         late += len(found.asked.ids) - len(found.in_time.ids)
         facts.append(found.facts)
+        if "work_share" in found.facts and found.timing is not None:
+            shares += found.timing.made[found.timing.in_time].tolist()
     return {"sampling": config.train.sampling, "participants": asked / rounds, "late": late / rounds,
-            **{name: float(np.mean([line[name] for line in facts])) for name in (
-                "available", "candidates", "mib_candidates", "work_share") if all(name in line for line in facts)},
+            # rounds in which nobody is available have no candidates
+            **{name: float(np.mean([line.get(name, 0) for line in facts])) for name in (
+                "available", "candidates", "mib_candidates") if any(name in line for line in facts)},
+            **({"work_share": float(np.mean(shares))} if shares else {}),
             **({} if attendance.clock is None else {
                 "seconds_round": float(np.mean(seconds[1:])),
                 "seconds": warm_up + sum(seconds[1:]) / rounds * config.rounds})}
@@ -55,7 +61,7 @@ def describe_participation(p: JsonObject) -> str:
     if p["late"]:
         parts.append(f"{p['late']:.1f} of them too late")
     if "work_share" in p:
-        parts.append(f"the others make {p['work_share']:.0%} of their steps")
+        parts.append(f"those in time make {p['work_share']:.0%} of their steps")
     return ", ".join(parts)
 
 
