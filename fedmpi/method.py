@@ -178,7 +178,8 @@ class Method:
 
     def stages(self, shared: State, rounds: int) -> list[tuple[int, State]]:
         """Return [(rounds, Shared)], the parts of a run in which the work of a client differs. `shared` is the first
-        one. `fedmpi plan` and the cost of `edge` are worked out for each part."""
+        one. `fedmpi plan`, the cost of `edge` and simulated time are worked out for each part. Rounds in which the
+        server takes no update, so that its state stays, belong to no part."""
         return [(rounds, shared)]
 
     def list_oddities(self, rounds: int) -> list[str]:

@@ -134,6 +134,24 @@ def test_rounds_without_anybody_hide_nothing_from_the_plan(bench, tmp_path):
     assert "0.3 candidates tell their loss" in text and "those in time make 60% of their steps" in text
 
 
+def test_a_round_without_anybody_belongs_to_no_stage(bench, tmp_path):
+    """CAM warms up in two rounds, with one training each; nobody comes in between, and a client is lost after it."""
+    (tmp_path / "t.csv").write_text("client,begin,end\n4,1,1\n4,3,5\n")
+    words = ["method=ifca_cam", "method.warm_up=2", f"availability.file={tmp_path / 't.csv'}", "faults.drop=.4",
+             "stragglers={step_seconds: .1}", "edge={}", "rounds=5", "seed=14"]
+    assert bench.lead("stages", *words) == 0
+    lines = bench.metrics("stages")
+    assert [(line["participants"], line["lost"]) for line in lines] == [(1, []), (0, []), (1, [4]), (1, []), (1, [])]
+    spent = [line["simulated_seconds_round"] for line in lines]
+    assert spent[1] == 0 and spent[2] == spent[3] == spent[0] and spent[4] > spent[0] + .4
+    assert lines[2]["T_comp"] == lines[3]["T_comp"] < lines[4]["T_comp"]
+    planned = make_plan(bench.config, words, 1)["participation"]
+    assert planned["seconds"] == pytest.approx(lines[-1]["simulated_seconds"])
+    assert bench.lead("stages-halves", *words, "rounds=3") == 0
+    assert bench.lead("stages-halves", *words, resume="auto") == 0
+    assert [line["simulated_seconds_round"] for line in bench.metrics("stages-halves")] == spent
+
+
 def test_the_server_waits_for_a_client_that_comes_later(bench, tmp_path):
     """Five steps of .1 s from second 3 on, and again: then nobody ever comes."""
     (tmp_path / "t.csv").write_text("client,begin,end\n4,3,3.6\n")

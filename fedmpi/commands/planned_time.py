@@ -34,6 +34,7 @@ def plan_participation(case: PlanCase) -> JsonObject:
     for t in range(rounds):
         found = attendance.attend(t, sum(seconds), traffic, lambda ids: generator.random(len(ids)))
         seconds.append(found.seconds)
+        ledger.skipped += not len(config.faults.drop_participants(found.in_time).ids)
         asked += len(found.asked.ids)
         late += len(found.asked.ids) - len(found.in_time.ids)
         facts.append(found.facts)

@@ -30,6 +30,8 @@ class EdgeLedger:
     local: LocalTraining
     # rounds of the run
     rounds: int
+    # rounds so far after which the server's state stayed; they belong to no stage
+    skipped: int = 0
     # by stage and number of a client's training samples
     known: dict[tuple[int, int], RoundWork] = field(default_factory=dict)
 
@@ -62,8 +64,10 @@ class EdgeLedger:
         return np.cumsum([rounds for rounds, _ in self.method.stages(self.make_first_states()[0], self.rounds)])
 
     def find_stage(self, t: int) -> int:
-        """Return which of the method's stages round t is in."""
-        return WARM_UP_STAGE if t < 0 else min(int(np.searchsorted(self.ends, t, side="right")), len(self.ends) - 1)
+        """Return which of the method's stages the next round is in, whose number is t."""
+        if t < 0:
+            return WARM_UP_STAGE
+        return min(int(np.searchsorted(self.ends, t - self.skipped, side="right")), len(self.ends) - 1)
 
     def count_work(self, stage: int, n: int) -> RoundWork:
         """Return what a client with n samples computes in a round."""

@@ -132,6 +132,7 @@ class Run:
             **self.books.count_steps(times, trained),
             "bytes_sent_by_server": world.sent - sent, "bytes_received_by_server": world.received - received,
             **describe_memory(self.pool.peak_memory)}
+        self.books.edge.skipped += not len(who.ids)
         state.seconds += time.perf_counter() - begin
         self.books.enter(table, facts | {"seconds": state.seconds})
 

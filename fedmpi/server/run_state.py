@@ -42,6 +42,12 @@ class RunState:
         """Return the names of the fields of the server's state, a NamedTuple of the method."""
         return getattr(type(self.shared), "_fields", ())
 
+    def count_skipped_rounds(self) -> int:
+        """Return in how many rounds the server took no update, so that its state stayed."""
+        missing = ("late", "lost", "bad_updates")
+        return sum(line["round"] > 0 and line.get("participants") == sum(len(line.get(key, ())) for key in missing)
+                   for line in self.metrics)
+
     def score(self) -> float:
         """Return the number that decides whether this round is the best; nan if it was not evaluated.
 
