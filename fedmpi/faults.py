@@ -49,7 +49,8 @@ class Faults:
         facts = ({"lost": lost} if self.drop else {}) | ({"bad_updates": bad} if self.bad_update == "skip" else {})
         parts = [*([f"lost clients {format_spans(lost)}"] if lost else []),
                  *([f"left out bad updates of clients {format_spans(bad)}"] if bad else [])]
-        return facts, f"round {asked.round + 1}: {', '.join(parts)}" if parts else ""
+        nobody = "" if len(taken.ids) else "; no update is left, and the server's state stays"
+        return facts, f"round {asked.round + 1}: {', '.join(parts)}{nobody}" if parts else ""
 
 
 @dataclass(frozen=True)

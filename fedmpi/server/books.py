@@ -160,8 +160,11 @@ class Books:
         """Add the clients' embeddings to this round's columns."""
         rows = self.hooks.embedding(make_rows(self.pool, MINE, self.pool.hosted.store.first),
                                     make_rows(self.pool, UP, self.up))
-        if rows is None or not len(rows.ids):
+        if rows is None:
             self.progress.note(f"round {self.state.round}: {self.method.title} has no heads to embed")
+        elif not len(rows.ids):
+            self.progress.note(f"round {self.state.round}: no heads to embed: the server took no update, or the run "
+                               "was continued after this round")
         else:
             self.columns["embedding"] = self._column(rows.ids, compute_embedding(rows.gram()))
 

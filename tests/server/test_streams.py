@@ -77,9 +77,11 @@ def test_whoever_is_missing_is_named():
     assert both.describe_lost_clients(who(1, 2, 3, 5), who(1, 3, 5), who(5)) == (
         {"lost": [2], "bad_updates": [1, 3]}, "round 7: lost clients 2, left out bad updates of clients 1 3")
     assert both.describe_lost_clients(who(1), who(1), who(1)) == ({"lost": [], "bad_updates": []}, "")
-    assert drops.describe_lost_clients(who(1, 2, 3), who(), who()) == ({"lost": [1, 2, 3]}, "round 7: lost clients 1-3")
+    assert drops.describe_lost_clients(who(1, 2, 3), who(), who()) == (
+        {"lost": [1, 2, 3]}, "round 7: lost clients 1-3; no update is left, and the server's state stays")
     assert skips.describe_lost_clients(who(1), who(1), who()) == (
-        {"bad_updates": [1]}, "round 7: left out bad updates of clients 1")
+        {"bad_updates": [1]}, "round 7: left out bad updates of clients 1; no update is left, and the server's "
+        "state stays")
     assert Faults().describe_lost_clients(who(1), who(1), who(1)) == ({}, "")
 
 
