@@ -207,10 +207,12 @@ class Run:
             # Clusters that it finds enter the books as round 0.
             found = "clusters" in who.facts
             table, times = self.measure(found and bool(self.config.evaluate.every))
-            steps = self.books.count_steps(times, who)
+            steps = self.books.count_steps(times, asked)
             if found:
-                facts = self.books.describe_round(who, who, who, traffic)
+                facts = self.books.describe_round(asked, asked, who, traffic)
                 self.books.enter(table, facts | steps | {"seconds": self.state.seconds})
+            elif text := self.config.faults.describe_lost_clients(asked, asked, who)[1]:
+                self.progress.note(text)
 
     def evaluates(self, t: int) -> bool:
         """Return whether clients are judged after round t."""

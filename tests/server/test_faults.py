@@ -119,3 +119,16 @@ def test_lost_clients_and_a_restart(bench):
     assert bench.lead("parts", *words, "rounds=2") == 0
     assert bench.lead("parts", *words, "rounds=4", resume="auto") == 0
     assert bench.result("whole")["digest"] == bench.result("parts")["digest"]
+
+
+@pytest.mark.parametrize("method, in_books", [("lcfed", False), ("fesem_cam", True)])
+def test_bad_updates_before_the_first_round_are_told(bench, method, in_books):
+    """Clusters that are found before round 1 have a line in the books."""
+    words = (f"method={method}", SKIP, "attack={kind: noise, scale: 1.e+36, share: .4}", "rounds=1")
+    assert bench.lead(f"before-{method}", *words) == 0
+    assert "round 0: left out bad updates of clients 2 6-8" in (bench.out(f"before-{method}") / "log.txt").read_text()
+    first = bench.metrics(f"before-{method}")[0]
+    assert (first["round"] == 0) == in_books
+    if in_books:
+        # each of the nine made 30 rounds of 5 steps
+        assert (first["bad_updates"], first["participants"], first["steps"]) == ([2, 6, 7, 8], 9, {"warm_up": 150})
