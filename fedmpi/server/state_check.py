@@ -8,6 +8,7 @@ import json
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 
 import numpy as np
 from torch import Tensor
@@ -17,8 +18,16 @@ from fedmpi.clients.returned import describe_value, is_built_in, name_class
 from fedmpi.comm.exact import BadWeights
 from fedmpi.errors import FedmpiError
 from fedmpi.method import Method, Participants, State
-from fedmpi.server.metrics import summarise_clients
+from fedmpi.server.metrics import ENDINGS, make_metrics_line, summarise_newcomers
 from fedmpi.task import Task
+
+# What a line of metrics.jsonl says of each round beside the clients' measures.
+FACTS_OF_A_ROUND = (
+    "round", "participants", "available", "candidates", "mib_candidates", "mib_idle", "late", "work_share", "lost",
+    "bad_updates", "mib_per_client_round", "T_comp", "T_comm", "E_comp", "E_comm", "simulated_seconds_round",
+    "simulated_seconds", "steps", "steps_so_far", "clients_moved", "seconds", "seconds_train", "seconds_judge",
+    "imbalance", "idle_share", "bytes_sent_by_server", "bytes_received_by_server", "memory_mib", "memory_mib_server",
+    "gpu_memory_mib")
 
 
 def is_all_finite(values: Tensor) -> bool:
@@ -78,7 +87,7 @@ def refuse_wrong_log(method: Method, who: Participants, task: Task, error: type[
         if labels.shape != (n,) or labels.dtype.kind not in "iu" or n and not 0 <= labels.min() <= labels.max() < k:
             raise error(f"{start}(clusters=...): give the cluster of each of the {n} participants, an integer from 0 "
                         f"to {k - 1}, not {describe_value(labels)}")
-    taken = {"round", *summarise_clients(np.empty((0, len(CLIENT_MEASURES))), task=task)}
+    taken = list_taken_names(task)
     for name, value in facts.items():
         if not fits_json(value):
             raise error(f"{start}({name}=...): give a number as float() makes it, a text, or a list of such, not "
@@ -90,6 +99,14 @@ def refuse_wrong_log(method: Method, who: Participants, task: Task, error: type[
     clash = [name for name in (*facts, *who.each) if {name, f"{name}_mean" if name in who.each else name} & taken]
     if clash:
         raise error(f"{start}: a line of metrics.jsonl has a measure {clash[0]} of its own; give yours another name")
+
+
+@cache
+def list_taken_names(task: Task) -> frozenset[str]:
+    """Return the names in a line of metrics.jsonl that a method cannot give to what it logs."""
+    rows = np.ones((2, len(CLIENT_MEASURES)))
+    measures = make_metrics_line(dict.fromkeys(ENDINGS, rows), np.array([True, False]), task=task)
+    return frozenset({*FACTS_OF_A_ROUND, *measures, *summarise_newcomers({"": rows}, task=task)})
 
 
 def fits_json(value: object) -> bool:

@@ -12,7 +12,7 @@ from fedmpi.errors import BadInput, FedmpiError
 from fedmpi.method import Participants
 from fedmpi.methods.fedamp import FedAMP
 from fedmpi.methods.fedavg import FedAvg
-from fedmpi.server.state_check import is_all_finite, refuse_non_finite, refuse_wrong_log
+from fedmpi.server.state_check import is_all_finite, list_taken_names, refuse_non_finite, refuse_wrong_log
 from fedmpi.task import CLASSIFICATION, REGRESSION
 
 HERE = "method=tests.server.test_state_check:"
@@ -133,7 +133,11 @@ WRONG_LOGS = [
     ({"clusters": TEN / 2, "k": 3}, {}, "and type float64"), ({"nmi": torch.ones(())}, {}, "log(nmi=...): give a num"),
     ({"nmi": np.float32(1)}, {}, "log(nmi=...): give a number as float() makes it"),
     ({"loss": 3.}, {}, "log: a line of metrics.jsonl has a measure loss of its own; give yours another name"),
-    ({"round": 3}, {}, "has a measure round of its own"), ({}, {"accuracy": TEN}, "has a measure accuracy of its own"),
+    ({"round": 3}, {}, "has a measure round of its own"), ({"steps": 3}, {}, "has a measure steps of its own"),
+    ({"accuracy_mean_after": 1.}, {}, "has a measure accuracy_mean_after of its own"),
+    ({"accuracy_mean_attackers": 1.}, {}, "has a measure accuracy_mean_attackers of its own"),
+    ({"f1_new_clients": 1.}, {}, "has a measure f1_new_clients of its own"),
+    ({}, {"accuracy": TEN}, "has a measure accuracy of its own"),
     ({}, {"age": TEN[1:]}, "log_per_client(age=...): give a number for each of the 10 participants, not an array of"),
     ({}, {"age": "young"}, "log_per_client(age=...): give a number for each")]
 
@@ -180,3 +184,12 @@ def test_what_messages_log_of_each_client_enters_the_books(ready, monkeypatch, a
     known = np.flatnonzero(~np.isnan(age))
     assert len(known) and age[known].tolist() == (10 * known).tolist()
     assert run.state.metrics[-1]["age_mean"] == pytest.approx(10 * known.mean())
+
+
+def test_all_that_a_round_has_of_its_own_is_taken(ready, tmp_path):
+    (tmp_path / "t.csv").write_text("client,begin,end\n1,1,1\n2,1,1\n")
+    run = ready("method=fedah", "data.split=[.6, .2, .2]", "attack={kind: label_flip}", "data.new_clients=1", "edge={}",
+                "faults={drop: .1, bad_update: skip}", "train.sampling=loss", f"availability.file={tmp_path / 't.csv'}",
+                "stragglers={step_seconds: 1, deadline: 99, late: partial}")
+    run.run_round(0)
+    assert set(run.state.metrics[-1]) <= list_taken_names(CLASSIFICATION)
