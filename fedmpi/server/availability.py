@@ -36,7 +36,8 @@ class AvailableTimes:
     def _refuse_times(self, settings: Availability, who: np.ndarray, begin: np.ndarray, end: np.ndarray) -> None:
         """Raise BadInput for times that are none."""
         first, where = (0 if self.in_seconds else 1), f"availability.file = {settings.file}"
-        for bad, what in ((begin < 0, f"begins before {first}"), (end <= begin, "ends before it begins"),
+        wrong = "does not end after it begins" if self.in_seconds else "ends before it begins"
+        for bad, what in ((begin < 0, f"begins before {first}"), (end <= begin, wrong),
                           (end > (self.repeat or np.inf), f"ends after availability.repeat = {self.repeat}"),
                           ((begin % 1 + end % 1 > 0) & (not self.in_seconds), "is no whole number of rounds")):
             if bad.any():

@@ -98,8 +98,10 @@ def test_times_repeat(tmp_path):
 def test_a_time_inside_another_one_shortens_nothing(tmp_path):
     found = times(tmp_path, "client,begin,end\n1,0,10\n1,2,3\n", unit="seconds")
     assert found.look_up(5.).tolist() == [0, 5, 0, 0]
-    with pytest.raises(BadInput, match="the time 5 to 2 of client 1 ends before it begins"):
+    with pytest.raises(BadInput, match="the time 5 to 2 of client 1 does not end after it begins"):
         times(tmp_path, "client,begin,end\n1,5,2\n", unit="seconds")
+    with pytest.raises(BadInput, match="the time 5 to 5 of client 1 does not end after it begins"):
+        times(tmp_path, "client,begin,end\n1,5,5\n", unit="seconds")
 
 
 def test_the_clock_goes_on_whatever_the_digits_of_the_times(tmp_path):
