@@ -79,11 +79,12 @@ def prepare_run(parts: Parts, decision: Decision, progress: Progress, stop: Call
 
 def choose_engine(run: Run, snapshot: Snapshot | None) -> None:
     """Choose the engine for `engine: auto`. On a GPU both engines are timed once, and the choice is kept with the run;
-    a restart takes it over."""
+    a restart takes it over, unless the run moves between a GPU and CPUs, or its user had set an engine before."""
     pool, config = run.pool, run.config
     if config.engine != "auto":
         return
-    if snapshot:
+    if snapshot and snapshot.config.get("engine", "auto") == "auto" and (
+            bool(snapshot.books.get("gpus", run.books.gpus)) == bool(run.books.gpus)):
         pool.hosted.engine_why = snapshot.books.get("engine_why", pool.hosted.engine_why)
         if snapshot.books["engine"] != pool.hosted.engine.name:
             pool.call(OrderPerformer.use_engine, np.frombuffer(snapshot.books["engine"].encode(), np.uint8))

@@ -155,17 +155,31 @@ def test_the_probe_leaves_to_loop_what_vmap_cannot_train(make):
 def test_a_gpu_is_timed_once_and_a_restart_takes_the_choice_over(monkeypatch):
     """The test does all that a run does for it, on a rank that claims to have a GPU."""
     lab, said = Lab(method("fedavg", mlp()), Digits()), []
-    run = SimpleNamespace(pool=lab.pool, config=lab.config, state=lab, progress=SimpleNamespace(say=said.append))
+    run = SimpleNamespace(pool=lab.pool, config=lab.config, state=lab, progress=SimpleNamespace(say=said.append),
+                          books=SimpleNamespace(gpus=["a GPU"]))
     monkeypatch.setattr(lab.group, "take_times", lambda: np.array([0., 0., 1.]))
     monkeypatch.setattr(engine_choice, "time_engines", lambda group, shared: np.array([2., .5]))
     choose_engine(run, None)
     why = "2.000 s for loop, 0.500 s for vmap on the first clients"
     assert (lab.group.engine.name, lab.group.engine_why, said) == ("vmap", why, [f"engine vmap: {why}"])
-    # The engines are never timed again.
+
+    def resume(kept, gpus, engine="auto"):
+        books = {"engine": kept, "engine_why": f"{kept} was faster", **({} if gpus is None else {"gpus": gpus})}
+        choose_engine(run, SimpleNamespace(config={"engine": engine}, books=books))
+        return lab.group.engine.name, lab.group.engine_why
+    # It chooses anew after a CPU, or after an engine that was set.
+    assert resume("loop", []) == resume("loop", ["a GPU"], "loop") == ("vmap", why)
+    # Otherwise the engines are never timed again.
     monkeypatch.setattr(engine_choice, "time_engines", None)
     for kept in ("loop", "vmap"):
-        choose_engine(run, SimpleNamespace(books={"engine": kept, "engine_why": f"{kept} was faster"}))
-        assert (lab.group.engine.name, lab.group.engine_why) == (kept, f"{kept} was faster")
+        for gpus in (["a GPU"], ["another"], None):
+            assert resume(kept, gpus) == (kept, f"{kept} was faster")
+    # CPUs go on as the network says, whatever a GPU did or the user had set; lab's engine stands for that.
+    monkeypatch.setattr(lab.group, "take_times", lambda: np.zeros(3))
+    run.books.gpus = []
+    for gpus, engine in ((["a GPU"], "auto"), ([], "vmap"), (None, "vmap")):
+        lab.group.use_engine("loop")
+        assert resume("vmap", gpus, engine)[0] == "loop"
 
 
 def test_the_probe_trains_each_rank_s_first_clients_twice(monkeypatch):
