@@ -272,7 +272,7 @@ def test_a_cosine_is_bound_to_the_number_of_rounds():
 
 
 def test_settings_that_may_change_the_last_bits_are_warned_of():
-    known = changed(threads=1, device="auto", cuda_graphs="auto")
+    known = changed(threads=1, device="auto", engine="auto", cuda_graphs="auto")
     then = replace(snapshot(), config=known)
     (said,) = warn_of_last_bits(then, known | {"threads": 2})
     assert said.startswith("threads is 1 in the checkpoint and 2 now") and warn_of_last_bits(then, known) == []
