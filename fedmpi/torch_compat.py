@@ -4,9 +4,10 @@ When a new version of PyTorch breaks something, this is the file to read first. 
 tests/test_torch_compat.py looks. Each entry says what it stands for and how its loss would show."""
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
+from types import NoneType
 
 import torch
 from torch import Tensor, nn
@@ -39,6 +40,15 @@ def count_changes(tensor: Tensor) -> int:
 def without_watch(tensor: Tensor) -> Tensor:
     """Return the same numbers, whose changes in place autograd does not notice."""
     return tensor.data
+
+
+def compute_gradients(loss: Tensor, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
+    """Return the gradients of a loss; those of inputs that it does not depend on are zeros. PyTorch would make these,
+    but some versions (2.6) such that they require gradients themselves, and no step could be taken with them."""
+    found = torch.autograd.grad(loss, inputs, allow_unused=True)
+    if NoneType in map(type, found):
+        return [torch.zeros_like(given) if part is None else part for given, part in zip(inputs, found, strict=True)]
+    return found
 
 
 def seed_generators(number: int) -> None:

@@ -5,7 +5,6 @@ vector in the order of these gradients. Legend: c clients, k of them active, d p
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from types import NoneType
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +16,7 @@ from fedmpi.models.losses import compute_loss
 from fedmpi.models.parameters import flatten_parameter
 from fedmpi.models.precision import run_forward
 from fedmpi.models.slices import is_inside
+from fedmpi.torch_compat import compute_gradients
 
 # A loss of a method's own: loss(w, x, y, *args) -> (b,), differentiated by the flat vector w (d,).
 Loss = Callable[..., Tensor]
@@ -60,12 +60,8 @@ def bind_module(net: Net, w: Tensor, only: slice | None, smoothing: float) -> tu
     def gradients(x: Tensor, y: Tensor) -> Sequence[Tensor]:
         net.train(len(y))
         loss = compute_loss(run_forward(net.module, x), y, smoothing=smoothing)
-        found = torch.autograd.grad(loss, leaves, allow_unused=True)
-        # A pass need not use all layers: those that it leaves out have gradients of zeros. PyTorch would make
-        # them, but some versions (2.6) such that they require gradients themselves, so that no step could be taken.
-        if NoneType in map(type, found):
-            return [torch.zeros_like(leaf) if part is None else part for leaf, part in zip(leaves, found, strict=True)]
-        return found
+        # A pass need not use all layers.
+        return compute_gradients(loss, leaves)
     return work, gradients, select_views(net, chosen)
 
 
@@ -159,7 +155,7 @@ def differentiate_each(loss: Callable[..., Tensor]) -> Callable[..., list[Tensor
     def gradients(moving: list[Tensor], *args: Tensor) -> list[Tensor]:
         with torch.enable_grad():
             leaves = [p.detach().requires_grad_() for p in moving]
-            return list(torch.autograd.grad(losses(leaves, *args).sum(), leaves, materialize_grads=True))
+            return list(compute_gradients(losses(leaves, *args).sum(), leaves))
     return gradients
 
 

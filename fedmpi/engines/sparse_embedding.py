@@ -16,6 +16,7 @@ from fedmpi.models.flat import Net
 from fedmpi.models.losses import compute_loss
 from fedmpi.models.precision import run_forward
 from fedmpi.models.slices import is_inside
+from fedmpi.torch_compat import compute_gradients
 
 
 def can_descend_sparsely(net: Net | Loss, w: Tensor, only: slice | None, options: StepOptions) -> TypeGuard[Net]:
@@ -58,7 +59,7 @@ def descend_sparsely(batches: Iterable[tuple[Tensor, Tensor]], net: Net, w: Tens
         ids = x.flatten().long()
         z = sparse.read(ids).view(*x.shape, -1).requires_grad_()
         loss = compute_loss(run_forward(rest.module, z), y, smoothing=smoothing)
-        dz, *gradients = torch.autograd.grad(loss, [z, *leaves], materialize_grads=True)
+        dz, *gradients = compute_gradients(loss, [z, *leaves])
         if padding is not None:
             dz.masked_fill_((x == padding).unsqueeze(-1), 0)
         step.take(gradients)
