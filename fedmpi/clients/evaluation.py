@@ -8,7 +8,6 @@ Legend: c clients, s samples of the client with the most, k classes. For targets
 TARGET_MEASURES stand in the places of CLIENT_MEASURES."""
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Hashable, Iterator, MutableMapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
@@ -31,7 +30,7 @@ from fedmpi.clients.measures import (
 from fedmpi.clients.sample_cache import SampleCache
 from fedmpi.clients.state_store import StateStore
 from fedmpi.engines import batch_plan, convolutions
-from fedmpi.engines.gpu_errors import is_out_of_memory
+from fedmpi.engines.gpu_errors import is_out_of_memory, make_room_for_fewer
 from fedmpi.engines.padding import SAMPLES_PER_BLOCK, pad_samples
 from fedmpi.engines.step_counter import JUDGED
 from fedmpi.method import Method, State, Weights
@@ -223,12 +222,9 @@ class Evaluator:
                 why = str(error).partition("\n")[0]
             else:
                 continue
-            # by now the error's frames, which held the batch's memory, are gone
-            torch.cuda.empty_cache()
             half = len(part) // 2
+            make_room_for_fewer(f"to measure {len(part)} models", half, why)
             parts += [part[half:], part[:half]]
-            logging.getLogger(__name__).warning("fedmpi: memory is short to measure %d models at once, %d are tried; "
-                                                "last bits may differ (%s)", len(part), half, why)
 
     @torch.no_grad()
     def _measure_batch(self, models: Sequence[WaitingModel]) -> None:

@@ -2,6 +2,8 @@
 that this process cannot use any more."""
 from __future__ import annotations
 
+import logging
+
 import torch
 
 OUT_OF_MEMORY_WORDS = (
@@ -14,6 +16,19 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Say whether memory was too small. Libraries use their own words: cuBLAS cannot make its handle or workspace, and
     cuDNN finds no algorithm whose workspace fits."""
     return isinstance(error, torch.OutOfMemoryError) or any(word in str(error) for word in OUT_OF_MEMORY_WORDS)
+
+
+def make_room_for_fewer(now: str, fewer: int, why: str) -> None:
+    """Give memory back after it was too small, and say that fewer clients or models are tried at once. Call it when the
+    error is gone, whose frames hold the memory.
+
+    Args:
+        now: what did not fit, such as "for 4 clients".
+        fewer: how many of them are tried next.
+        why: the first line of the error."""
+    torch.cuda.empty_cache()
+    logging.getLogger(__name__).warning("fedmpi: memory is short %s at once, %d are tried; last bits may differ (%s)",
+                                        now, fewer, why)
 
 
 def is_gpu_broken(error: BaseException) -> bool:

@@ -3,7 +3,6 @@ the calls of its data that take time step out of vmap and work on the whole coho
 from __future__ import annotations
 
 import dataclasses
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +18,7 @@ from fedmpi.engines.cohort import Cohort
 from fedmpi.engines.convolutions import MAX_CLIENTS_AT_ONCE as MAX_CLIENTS_AT_ONCE
 from fedmpi.engines.cuda_graphs import StepRecorder
 from fedmpi.engines.engine import note_step
-from fedmpi.engines.gpu_errors import is_out_of_memory
+from fedmpi.engines.gpu_errors import is_out_of_memory, make_room_for_fewer
 from fedmpi.engines.gradients import Loss, is_empty
 from fedmpi.engines.loop import REHEARSAL_TRAINING
 from fedmpi.engines.optimizer import Optimizer, count_further_vectors
@@ -216,11 +215,8 @@ class Vmap:
             return results
         # its clients' steps will be counted when they are made again
         group.counter.table[:] = counted
-        # by now the error's frames, which held the chunk's memory, are gone
         self.most, self.fitted = len(chunk) // 2, 0
-        torch.cuda.empty_cache()
-        logging.getLogger(__name__).warning("fedmpi: memory is short for %d clients at once, %d are tried; last bits "
-                                            "may differ (%s)", len(chunk), self.most, why)
+        make_room_for_fewer(f"for {len(chunk)} clients", self.most, why)
         return None
 
     def _fitting(self, group: ClientGroup, local: batch_plan.LocalTraining, x: Tensor, y: Tensor) -> int:
