@@ -34,7 +34,7 @@ from fedmpi.engines.gpu_errors import is_out_of_memory, make_room_for_fewer
 from fedmpi.engines.padding import SAMPLES_PER_BLOCK, pad_samples
 from fedmpi.engines.step_counter import JUDGED
 from fedmpi.method import Method, State, Weights
-from fedmpi.models.build import as_input
+from fedmpi.models.build import SAMPLES_PER_PASS, as_input
 from fedmpi.models.losses import compute_loss
 from fedmpi.torch_compat import flatten_tree, unflatten_tree
 
@@ -51,8 +51,6 @@ WaitingModel: TypeAlias = tuple[MeasureTarget, Weights, Tensor, Tensor]
 
 # So many models with SAMPLES_PER_BLOCK samples each fill a GPU.
 MODELS_AT_ONCE = 32
-# Samples of a single model in one forward pass.
-SAMPLES_PER_FORWARD = 500
 
 # What `score_batch` sums over a client's samples if they have targets.
 ERROR_SUMS = ("squared", "tested", "absolute")
@@ -195,7 +193,7 @@ class Evaluator:
     def compute_logits(self, weights: Weights, x: Tensor) -> Tensor:
         """Return the logits (s, k) of weights for samples x (s, ...) as stored."""
         self.hosted.method.model.eval()
-        return torch.cat([self.hosted.hooks.predict(weights, as_input(part)) for part in x.split(SAMPLES_PER_FORWARD)])
+        return torch.cat([self.hosted.hooks.predict(weights, as_input(part)) for part in x.split(SAMPLES_PER_PASS)])
 
     def finish(self) -> None:
         """Measure the models that wait, and read all measures at once."""

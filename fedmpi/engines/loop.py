@@ -23,7 +23,7 @@ from fedmpi.engines.round_settings import RoundSettings
 from fedmpi.engines.step import Step, StepOptions, StepSettings, copy_shared, make_mover
 from fedmpi.engines.step_counter import NO_COUNTER, StepCounter
 from fedmpi.method import Method, State
-from fedmpi.models.build import as_input
+from fedmpi.models.build import SAMPLES_PER_PASS, as_input
 from fedmpi.models.flat import Model, Net
 from fedmpi.models.losses import attach_logits, compute_loss, count_classes, read_labels
 from fedmpi.models.precision import run_forward
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
 # Batches are gathered from the samples in pieces of so many bytes.
 BYTES_GATHERED_AT_ONCE = 32 << 20
-# Samples per forward pass without gradients.
-SAMPLES_PER_PASS = 500
 # One step on one sample: it shows what a method's client keeps and sends.
 REHEARSAL_TRAINING = batch_plan.LocalTraining(seed=0, round=0, batch=1, epochs=1, steps=1, lr=1e-3, momentum=0.)
 

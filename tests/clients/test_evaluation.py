@@ -146,7 +146,7 @@ def test_a_client_whose_update_is_left_out_is_not_judged_after_it(lab):
 def test_samples_are_judged_in_chunks_and_none_at_all(lab, monkeypatch):
     run = lab().go(1)
     whole = run.judge(1)
-    monkeypatch.setattr(evaluation, "SAMPLES_PER_FORWARD", 5)
+    monkeypatch.setattr(evaluation, "SAMPLES_PER_PASS", 5)
     np.testing.assert_allclose(run.judge(1), whole, rtol=1e-6)
     x = run.group.samples[3]
     x["x_test"], x["y_test"] = x["x_test"][:0], x["y_test"][:0]
