@@ -3,7 +3,8 @@
 Objective: min over theta_c of sum_{i in c} f_i(theta_c) for every cluster c of a partition that is itself found.
 Server: if ||mean dW|| < eps1 and max ||dW_i|| > eps2 in a cluster, its model hardly moves although its members' updates
 dW_i are long. Complete linkage on cos(dW_i, dW_j) then splits the cluster, and both children start from its model. All
-other clusters take the mean of their members' updates.
+other clusters take the mean of their members' updates. No cluster is split in the first `after` rounds, or with fewer
+than three participants.
 Reported: the number of clusters; for each cluster ||mean dW|| and max ||dW_i|| (0 without participants); and the mean
 distance of w_i from the mean of its cluster, before that is split.
 Departures. The updates of the round of a split move neither child; public code often lets each child take the mean of

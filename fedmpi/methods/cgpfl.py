@@ -10,7 +10,7 @@ context keeps its model while some clients do not take part; if all do, scikit-l
 starts each round at omega and carries over from batch to batch. A client that never took part starts from the mean of
 the contexts. Whole models are clustered as points with the same distances, which follow from the inner products of all
 omega_i. All steps are plain: they ignore the run's momentum, and other settings of the optimizer are refused. lr_p
-follows the run's lr_decay, as eta does.
+changes over the rounds as eta does.
 Newcomers. The paper says nothing of them. Ours train for a round from the mean of the contexts, as a client does that
 never took part, then for a round from the context nearest to the result.
 Defaults. lam, inner and lr_p are those of pFedMe; none was tuned here."""

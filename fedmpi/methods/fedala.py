@@ -10,8 +10,8 @@ no limit to the number of these passes; here it is `first_passes`. "The first ti
 global top differs from the client's own, because equal tops give W nothing to learn. The batches of a pass are
 shuffled, and the share is drawn at random; the authors' code takes a window of the data and leaves out a short last
 batch. If everything below the head is frozen, features are computed only once.
-Defaults. p, share and mix_lr are those of the authors' code, whose limit `spread` is .1; first_passes = 50 is ours.
-None was tuned here."""
+Defaults. p, share and mix_lr are those of the authors' code. `spread` = .01 (in that code .1) and first_passes = 50 are
+ours. None was tuned here."""
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -8,7 +8,7 @@ newcomer does the same.
 Departures. Updates and the groups' models are averaged with weights n_i. A client that never took part is judged by the
 model of the group that it would join. Groups are not averaged with each other, which is the paper's default. k-means
 has a single start; the authors' code takes the best of ten.
-Defaults. 20 clients per group train in the warm-up, as in the paper. None was tuned here."""
+Defaults. 20 clients per group (at most all) train in the warm-up, as in the paper. None was tuned here."""
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -4,8 +4,9 @@ Objective: min over the personal models of sum_i (n_i / n) f_i(phi, hhat_i), whe
 W_i in [0, 1] is learned as in FedAH. m is the group whose head fits client i best, and H_1..H_M are the k-means centres
 of the clients' heads, as in FedMHC. All clients share one extractor phi.
 What comes from which method. From FedMHC: all heads start equal, m = argmin_j f_i(phi, H_j) on the training data, and
-k-means starts from the current heads (what becomes of an empty cluster is said there). From FedAH: all else, including
-means that are weighted by n_i, so that M = 1 is FedAH. W_i stays with its client when the client changes its group.
+k-means, which counts all heads alike, starts from the current heads (what becomes of an empty cluster is said there).
+From FedAH: all else, including means that are weighted by n_i, those of a cluster's heads, too, so that M = 1 is FedAH.
+W_i stays with its client when the client changes its group.
 Defaults. They are those of FedAH and FedMHC; none was tuned."""
 from __future__ import annotations
 

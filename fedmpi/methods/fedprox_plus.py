@@ -1,7 +1,7 @@
 """FedProx+, Ma et al. (Fed-CAM), NeurIPS 2023: FedAvg+ whose models are trained with the proximal term of FedProx.
 
 Objective of each local training: min over w of f_i(w) + mu/2 ||w - w_k||^2, where w_k is the k-th global model as
-downloaded (Li et al., MLSys 2020). Prediction: the log of the mean of the K models' probabilities.
+downloaded (Li et al., MLSys 2020). Prediction: that of FedAvg+.
 Departures: none known. Defaults: mu = .001 is the value behind the published tables of FedAH; it was not tuned here."""
 from __future__ import annotations
 

@@ -4,8 +4,8 @@ Objective: min over w of sum_i (n_i / n) F_i(w), where F_i(w) = min over theta o
 Client, for each batch: K steps theta <- theta - lr_p (grad f(theta; b) + lam (theta - w_i)), then one step of its copy
 of the global model, w_i <- w_i - eta lam (w_i - theta). Server: w <- (1 - beta) w + beta mean(w_i).
 Departures. theta starts each round at w and carries over from batch to batch. The mean is weighted by n_i. All steps
-are plain: they ignore the run's momentum, and other settings of the optimizer are refused. lr_p follows the run's
-lr_decay, as eta does. Only participants train; the authors' code trains all clients and averages some of them. So here
+are plain: they ignore the run's momentum, and other settings of the optimizer are refused. lr_p changes over the
+rounds as eta does. Only participants train; the authors' code trains all clients and averages some of them. So here
 a client is judged by the theta of its last round, and before its first one by the initial model; in the authors' code
 and in PFLlib the names of both models share their parameters, so what is judged as personal is w_i. If eta lam is above
 1, every step takes w_i past theta.
