@@ -100,6 +100,9 @@ def run(config: str | os.PathLike[str] | Mapping[str, object], /, *, out: str | 
             # the other ranks wait for this one
             if world.size > 1:
                 world.fail(*explain_failure(world, context, error))
+            # a round that took too long after Ctrl-C
+            if isinstance(error, GivenUp) and stop.number == signal.SIGINT:
+                raise KeyboardInterrupt(str(error)) from error
             raise
         finally:
             world.on_failure = None

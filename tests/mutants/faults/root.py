@@ -69,6 +69,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.process_state:restore_torch", "precision.set_precision(", "str("),
     ("fedmpi.process_state:restore_signals", "before.items()", "()"),
     ("fedmpi.python_api:run", "if end[\"code\"] == errors.SAVED and stop.number", "if stop.number"),
+    ("fedmpi.python_api:run", "GivenUp) and stop.number == signal.SIGINT", "GivenUp)"),
     ("fedmpi.python_api:lead_run", "        decision.folder.release()", "        pass"),
     ("fedmpi.result:Result.clients", "rounds.index(round)", "round - 2"),
     ("fedmpi.result:Result.clusters", "found < 0", "found < 1"),
