@@ -50,7 +50,7 @@ class ClientData(Protocol):
 
     @property
     def decay(self) -> float:
-        """The factor by which lr_decay and schedule have changed the rate, for rates of your own (pFedMe, CGPFL)."""
+        """By what lr_decay, schedule and warm-up have multiplied the rate, for rates of your own (pFedMe, CGPFL)."""
 
     @property
     def momentum(self) -> float:

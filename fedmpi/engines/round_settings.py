@@ -20,7 +20,7 @@ class RoundSettings:
 
     @property
     def lr(self) -> float:
-        """Return the learning rate of this round: lr_decay and the schedule are part of it."""
+        """Return the learning rate of this round: lr_decay, schedule and warm-up are part of it."""
         return self.local.lr
 
     @property
@@ -40,7 +40,7 @@ class RoundSettings:
 
     @property
     def decay(self) -> float:
-        """Return by what lr_decay and the schedule have multiplied the learning rate so far."""
+        """Return by what lr_decay, schedule and warm-up have multiplied the learning rate so far."""
         return self.local.decay
 
     @property
