@@ -211,7 +211,7 @@ def convert_column(block: TableBlock, name: str, column: pyarrow.Array) -> np.nd
     plain = types.is_integer(depth.type) or types.is_floating(depth.type) or types.is_boolean(depth.type)
     if plain and not depth.null_count:
         flat = depth.to_numpy(zero_copy_only=False)
-        return flat if depth is column else flat.reshape(rows, -1)
+        return flat if depth is column or not rows else flat.reshape(rows, -1)
     made = np.empty(rows, object)
     # As a whole, lists would be taken for rows of numbers.
     for row, value in enumerate(column.to_pylist()):

@@ -161,8 +161,9 @@ class Gatherer:
         if not self.targets:
             self.names[settings.label] = Names(class_names)
         self.feature_names: list[str] = []
-        # The columns of features, in the order of the first file.
+        # The columns of features, in the order of the first file, and how many numbers each has in a row.
         self.layout: list[str] | None = None
+        self.widths: dict[str, int] = {}
         self.bytes = 0
         # What the column of parts says in any row.
         self.parts_there: set[str] = set()
@@ -202,6 +203,10 @@ class Gatherer:
                                f"before it {shorten_list(self.layout)}; they must be alike: name some by data.features")
             # The columns of a second file may stand in another order.
             numbers = [require_numbers(block, name) for name in self.layout]
+            for name, values in zip(self.layout, numbers, strict=True):
+                if (width := self.widths.setdefault(name, values.shape[1])) != values.shape[1]:
+                    raise BadInput(f"{describe_row(block, 0, name)} has a list of {values.shape[1]} numbers, the rows "
+                                   f"before it lists of {width}; all rows need as many numbers")
             self.feature_names = [f"{name}[{k}]" if values.shape[1] > 1 else name
                                   for name, values in zip(self.layout, numbers, strict=True)
                                   for k in range(values.shape[1])]

@@ -28,7 +28,8 @@ class Csv(Columns):
     data.label names the column of the class. All other columns are features, which must be numbers, unless settings
     name them otherwise; data.text names a column of texts instead. Classes, and clients (data.client), may be texts:
     they are numbered in their order, and the prepared federation keeps the names. Without data.test_file and data.part,
-    all rows count as training rows, and data.split divides those of each client. It needs pandas."""
+    all rows count as training rows, and data.split divides those of each client. It needs pandas, and for .zst the
+    package zstandard."""
     title = "CSV"
     example = {"file": "mine.csv", "label": "class"}
     test_file: Annotated[str | None, "a second file, with the test part"] = None
@@ -116,6 +117,9 @@ def refuse_unreadable(path: Path, wanted: str, *errors: type[Exception]) -> Iter
                        "UTF-8") from None
     except (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError) as error:
         raise BadInput(f"{path}: cannot read the data set: {error.strerror}; set data.file to where it lies") from None
+    # pandas names the package, and how to get it.
+    except ImportError as error:
+        raise BadInput(f"{path}: cannot be read: {' '.join(str(error).split())}") from None
     except expected as error:
         raise BadInput(f"{path}: damaged, or not {wanted} ({' '.join(str(error).split())}); repair or replace "
                        "it") from None

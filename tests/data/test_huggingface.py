@@ -65,6 +65,21 @@ def test_pictures_features_and_texts_of_each_layout(written, layout):
     assert pool.x_train.shape == (10 if layout == "one" else 12, 3) and len(set(pool.x_train[:10, 1])) == 3
 
 
+def test_a_part_without_rows_has_no_lists(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    columns = pyarrow.schema([("v", pyarrow.list_(pyarrow.float32())), ("label", pyarrow.int64())])
+    for part, lists in (("train", [[1., 2.], [3., 4.]]), ("test", [])):
+        (tmp_path / part).mkdir()
+        with pyarrow.OSFile(str(tmp_path / part / "0.arrow"), "wb") as file, pyarrow.ipc.new_stream(
+                file, columns) as stream:
+            stream.write_table(pyarrow.table([lists, list(range(len(lists)))], schema=columns))
+            stream.write_batch(pyarrow.RecordBatch.from_pylist([], schema=columns))
+        (tmp_path / part / "state.json").write_text('{"_data_files": [{"filename": "0.arrow"}]}')
+    (tmp_path / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+    pool = load(tmp_path)
+    assert pool.x_train.tolist() == [[1, 2], [3, 4]] and not len(pool.y_test)
+
+
 def test_parts_are_chosen_by_their_names(written):
     folder, kept = written
     pool = load(folder / "disk", image="image", train_parts=["train"], test_parts=["validation"])

@@ -96,6 +96,14 @@ def test_a_missing_library_is_one_line_with_its_extra(write, monkeypatch):
         assert f"pip install 'fedmpi[{extra}]'" in refusal(name=kind, file=write("a,y\n1,0\n"), label="y")
 
 
+def test_a_form_of_compression_that_pandas_lacks_is_one_line(write, monkeypatch):
+    import sys
+    # What Python of 3.14 and later has by itself.
+    for module in ("zstandard", "compression.zstd"):
+        monkeypatch.setitem(sys.modules, module, None)
+    assert "a.csv.zst: cannot be read: " in refusal(name="csv", file=write(b"(\xb5/\xfd", "a.csv.zst"), label="y")
+
+
 def test_more_than_the_machine_holds_is_refused_while_it_is_read(write, monkeypatch):
     monkeypatch.setattr("fedmpi.memory_check.read_machine_memory", lambda: 2 * 4 * 30)
     monkeypatch.setattr("fedmpi.data.tables.TABLE_BLOCK_ROWS", 10)

@@ -214,6 +214,13 @@ def test_lists_of_numbers_in_parquet_are_as_many_features(write):
     assert "row 2, column 'v' has a list of another length" in refusal(name="parquet", file="a.parquet", label="y")
 
 
+def test_lists_of_another_length_in_a_later_block_are_one_line(write, monkeypatch):
+    monkeypatch.setattr("fedmpi.data.arrow_tables.TABLE_BLOCK_ROWS", 2)
+    write({"k": [5, 6, 7], "v": [[1., 2.], [3., 4.], [5., 6., 7.]], "y": [1, 0, 1]}, "a.parquet")
+    assert "a.parquet: row 3, column 'v' has a list of 3 numbers, the rows before it lists of 2" in refusal(
+        name="parquet", file="a.parquet", label="y")
+
+
 WORDS = {"review": ["Good film!", "a bad, BAD film", "good"], "stars": ["up", "down", "up"]}
 
 
