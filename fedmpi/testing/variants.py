@@ -1,6 +1,7 @@
 """Laboratories and engines that show one promise of a method each."""
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
@@ -133,7 +134,13 @@ def compute_hosted_digest(world: Transport, method: Method, federation: SmallFed
 
 
 def measure_distance(a: dict[str, Tensor], b: dict[str, Tensor]) -> float:
-    """Return the largest difference between two states; inf if their names or shapes differ."""
+    """Return the largest difference between two states; inf if their names or shapes differ, or if a number is nan in
+    one of them alone."""
     if a.keys() != b.keys() or any(a[k].shape != b[k].shape for k in a):
-        return float("inf")
-    return max((float((a[k].double() - b[k].double()).abs().max()) for k in a if a[k].numel()), default=0.)
+        return math.inf
+    apart = 0.
+    for x, y in ((a[k].double(), b[k].double()) for k in a if a[k].numel()):
+        # max() of Python would pass over nan.
+        alike = (x == y) | x.isnan() & y.isnan()
+        apart = max(apart, float((x - y).abs().nan_to_num(math.inf, math.inf).masked_fill(alike, 0.).max()))
+    return apart

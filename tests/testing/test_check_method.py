@@ -1,7 +1,10 @@
 """Third parties check their methods by the contract: each promise can fail, and the report says what to do."""
 from __future__ import annotations
 
+import math
+
 import pytest
+import torch
 
 from fedmpi.engines.loop import Loop
 from fedmpi.errors import BadInput, FedmpiError
@@ -56,6 +59,14 @@ def test_the_ways_to_host_clients(how, first, last, monkeypatch):
     assert found == subject.straight("loop").digest() and before == (first or before)
     assert (0 in before) == (how == "the server too") and set(before) >= {1, 2}
     assert after == [(last or {}).get(client, home) for client, home in enumerate(before)]
+
+
+@pytest.mark.parametrize("a, b, apart", [
+    ([1., 2.], [1., 2.5], .5), ([1., 2.], [1., math.nan], math.inf), ([math.nan, 2.], [math.nan, 2.5], .5),
+    ([math.inf, 2.], [math.inf, 2.5], .5), ([1., 2.], [math.inf, 2.], math.inf), ([], [], 0.)])
+def test_a_number_that_one_run_alone_lacks_is_no_small_difference(a, b, apart):
+    first, second = ({"w": torch.zeros(1), "v": torch.tensor(numbers)} for numbers in (a, b))
+    assert variants.measure_distance(first, second) == variants.measure_distance(second, first) == apart
 
 
 def test_the_report_says_what_was_found_and_what_to_do():
