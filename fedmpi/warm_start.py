@@ -25,6 +25,8 @@ SHOWN_NAMES = 3
 COUNT_OF_BATCHES = "num_batches_tracked"
 EXPORT = ("write a model of that run by `fedmpi export RUN start.safetensors` (--client 3 for a client's), and give "
           "that file")
+EXPORT_CLIENT = ("write a client's model of that run by `fedmpi export RUN start.safetensors --client 3`, and give "
+                 "that file")
 
 
 def load_start(config: Config, model: Model) -> None:
@@ -97,7 +99,7 @@ def read_global_model(path: Path, where: str, config: Config, model: Model) -> T
                        "network")
     if model.buffers and model.policy == "local":
         raise BadInput(f"{where}: with model.running_stats = local its global model has no running "
-                       f"statistics; {EXPORT}")
+                       f"statistics; {EXPORT_CLIENT}")
     w = snapshot.shared.get("w")
     if w is None or w.shape != (model.size,):
         raise BadInput(f"{where}: its method, {snapshot.config['method']['name']}, keeps no global model w of "

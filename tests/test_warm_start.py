@@ -2,6 +2,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,12 +11,13 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from fedmpi.config.schema import resolve
+from fedmpi import __version__
+from fedmpi.config.schema import resolve, to_plain
 from fedmpi.errors import BadInput
 from fedmpi.models.build import as_input, build_model, make_blank_samples
 from fedmpi.models.nets import MLP, Start
 from fedmpi.storage import checkpoint
-from fedmpi.warm_start import load_start
+from fedmpi.warm_start import load_start, read_global_model
 from tests.federations import TinyCNN
 
 SMALL = ("rounds=2", "model={name: mlp, hidden: 8}", "checkpoint.every=1", "checkpoint.keep=5", "train.lr=.1")
@@ -146,6 +149,16 @@ def test_the_first_model_of_a_run_is_that_of_the_file(files):
 def test_a_checkpoint_without_the_model_is_refused(files, place, settings, said):
     with pytest.raises(BadInput, match=f"model.start = {files[place]}: {said}"):
         loaded(replace(settings, start=str(files[place])))
+
+
+def test_a_global_model_without_statistics_has_a_remedy_that_works(monkeypatch):
+    """The global model of such a run cannot be exported either."""
+    config = resolve({})
+    monkeypatch.setattr(checkpoint, "read_checkpoint", lambda path, check: SimpleNamespace(
+        version=__version__, config=to_plain(config), shared={}))
+    model = SimpleNamespace(buffers=["running_mean"], policy="local", names=[])
+    with pytest.raises(BadInput, match=r"no running statistics; write a client's .* start.safetensors --client 3`"):
+        read_global_model(Path("a.h5"), "model.start = a.h5", config, model)
 
 
 @pytest.fixture
