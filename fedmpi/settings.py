@@ -79,7 +79,8 @@ def make_settings(cls: type[Settings], values: object, where: str,
             for, to name it in the error
 
     Raises:
-        BadInput: with every key that is wrong, its path and what is allowed; or if the class declares them wrongly."""
+        BadInput: with the keys that are wrong, their paths and what is allowed; or if the class declares them wrongly.
+            Values are looked at only if there are no unknown keys."""
     refuse_unfit_class(cls, where)
     if not isinstance(values, dict):
         is_name = isinstance(values, str) and values.isprintable() and "name" in list_setting_names(cls)

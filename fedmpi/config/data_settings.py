@@ -26,7 +26,8 @@ class Data:
     partition: Annotated[NamedSettings,
                          "how samples are divided among clients; `fedmpi partitions` lists the ways"] = "dirichlet"
     split: Annotated[tuple[float, ...],
-                     "shares of each client's samples: train, test or train, validation, test"] = (.75, .25)
+                     "shares of each client's samples: train, test or train, validation, test; not used if the data "
+                     "come split"] = (.75, .25)
     # The data set with its own settings, which stand beside these in the section; None: it has none.
     source: NamedSettings = field(default=None, metadata=NO_SETTING)
 

@@ -70,5 +70,6 @@ class Evaluate:
 class StopSettings:
     """When a run ends before its last round."""
     title = "stop"
-    patience: Annotated[int, Ge(1), "end the run after this many rounds without a better mean accuracy over clients"]
+    patience: Annotated[int, Ge(1), "end the run after this many rounds without a better mean accuracy (or error) over "
+                        "clients"]
     on: Annotated[Literal["validation"], "samples that decide; never the test samples"] = "validation"

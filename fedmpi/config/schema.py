@@ -41,7 +41,8 @@ from fedmpi.shipped import find_shipped, name_hint
 class Checkpoint:
     """When a run saves its state, and how many states it keeps."""
     title = "checkpoint"
-    every: Annotated[int, Ge(0), "rounds between checkpoints; 0: save only at the end and on a signal"] = 10
+    every: Annotated[int, Ge(0), "rounds between checkpoints; 0: save only as minutes says, at the end and on a "
+                     "signal"] = 10
     minutes: Annotated[float, Ge(0), "also save this many minutes after the last checkpoint; 0: never"] = 10.
     grace: Annotated[float, Ge(0), "seconds after a signal in which the round may finish; then it is abandoned"] = 90.
     keep: Annotated[int, Ge(1), "number of checkpoints to keep, besides the best one"] = 2
@@ -78,7 +79,8 @@ class Comm:
 class StateSettings:
     """Memory for the private states of the clients."""
     title = "state"
-    memory: Annotated[float, Gt(0), "GiB per rank for private states before they spill, and as many for samples"] = 8.
+    memory: Annotated[float, Gt(0), "GiB per rank for private states before they spill, and as many for samples; on "
+                      "a GPU each has at most a quarter of the rank's share of it"] = 8.
     scratch: Annotated[str | None, "folder for states that spill; default: the system's temporary folder"] = None
 
 
@@ -107,7 +109,7 @@ class Config:
     engine: Annotated[Literal["auto", "loop", "vmap"],
                       "how a rank trains its clients: one by one (loop) or many at once (vmap)"] = "auto"
     cuda_graphs: Annotated[Literal["auto", "on", "off"],
-                      "vmap records steps as CUDA graphs and replays them; auto: on a GPU, if that is faster"] = "auto"
+                      "vmap records steps as CUDA graphs and replays them; auto: on a GPU, from 16 steps on"] = "auto"
     device: Annotated[Literal["auto", "cpu", "cuda"], "auto: the GPU of this local rank, if there is one"] = "auto"
     precision: Annotated[Literal["float32", "tf32", "bf16"],
                          "precision of matrix products; tf32 (GPUs) and bf16 are faster and less exact"] = "float32"
@@ -141,7 +143,9 @@ def load_config(source: str | Path | Mapping[str, object],
             keyword arguments if they are a mapping
 
     Raises:
-        BadInput: with a line for each problem, which begins with the file or with the place of the override."""
+        BadInput: with a line for each problem that is found; of a file it begins with the file or with the place of
+            the override. Values are looked at only if a section has no unknown keys, and whether sections fit together
+            only if each is right by itself."""
     if isinstance(source, Mapping):
         return resolve(apply_overrides(to_yaml_value(source), overrides))
     path = find_shipped(source, "configs")
@@ -174,7 +178,7 @@ def resolve(values: JsonObject) -> Config:
     """Build a Config from nested mappings. Each section is checked against its own class.
 
     Raises:
-        BadInput: with a line for each problem."""
+        BadInput: with a line for each problem that is found, see `load_config`."""
     refuse_endless(values)
     problems: list[BadInput] = []
     built = dict(values)

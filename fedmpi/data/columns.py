@@ -36,7 +36,8 @@ USED_BESIDE = {"text": ("vocabulary", "length", "tokenizer"), "image": ("size", 
 @dataclass(frozen=True)
 class Columns:
     """The settings that say what the columns of a table hold."""
-    label: Annotated[str, "column of the class: whole numbers or texts, which are numbered in their order"]
+    label: Annotated[str, "column of the class: whole numbers or texts, which are numbered in their order; with "
+                     "data.task=regression of the number to predict"]
     features: Annotated[tuple[str, ...], "columns of numbers; default: all that no other setting names"] = ()
     categories: Annotated[tuple[str, ...],
                           "columns of texts; each of their values becomes a feature that is 0 or 1"] = ()

@@ -208,7 +208,7 @@ class ClusterDirichlet:
 class ClusterNClass:
     """Every cluster draws a few classes, every client some of its cluster's (Fed-CAM: cluster-wise n-class (3, 2)).
 
-    The planted groups are the clusters: about n/k consecutive clients each. Classes are drawn equally often,
+    The planted groups are the clusters: about N/k consecutive clients each. Classes are drawn equally often,
     within one, and divided equally among the clients that hold them."""
     title = "cluster_n_class"
     classes_per_cluster: Annotated[int, Ge(1), "classes of every cluster"] = 3

@@ -35,7 +35,8 @@ _first_seen: dict[str, tuple[object, str]] = {}
 def hash_own_code(things: Iterable[object]) -> Fingerprint:
     """Return the fingerprint of classes, functions or modules that a configuration names; built-in ones are left out.
 
-    Raises BadInput if a file was changed after it was imported, since what runs is not what the file says."""
+    Raises BadInput if a file was changed after this process first looked at it and was not imported again, since what
+    runs is not what the file says."""
     found: Fingerprint = {}
     for name in sorted({name for thing in things for name in find_home_modules(thing)}):
         found |= hash_module(name)

@@ -11,7 +11,7 @@ from fedmpi.storage.run_status import STATES
 
 def report_paths(paths: list[str], scale: str | None, out: str | None, to: str | None, for_print: bool) -> str:
     """Write the report of a job file, of folders of runs or of gpu_day.json. Return what to tell the user: where its
-    page is, and which runs are not finished. Raises BadInput, for example for runs that learned different things.
+    page is, and how many runs are not finished. Raises BadInput, for example for runs that learned different things.
 
     Args:
         scale: a smaller variant of the job.

@@ -140,12 +140,13 @@ class Table(NamedTuple):
 
 
 def make_tables(results: Results) -> list[Table]:
-    """Return a table of each measure. Raises BadInput if a result is damaged."""
+    """Return a table of each measure. Raises BadInput, see `make_table`."""
     return [make_table(results, measure, published) for measure, published in results.measures.items()]
 
 
 def make_table(results: Results, measure: str, published: JsonObject) -> Table:
-    """Return the table of one measure. Raises BadInput if all runs are finished and none has it."""
+    """Return the table of one measure. Raises BadInput if all runs are finished and none has it, or if it is no number.
+    """
     cells = {}
     done = [run.outcome.result for run in results.runs if run.outcome.result]
     refuse_unknown_measure(measure, done, len(done) < len(results.runs))

@@ -17,7 +17,7 @@
 
 A row that is a bare name is a method; `equal_steps: ROW` in one lets it make as many gradient steps as another row
 (`Local, equal steps: {method: local, equal_steps: FedAH}`). `variant_of: ROW` makes it a variant of another row: it has
-that row's settings, cells and published numbers, and its own settings change them
+that row's settings, cells and published numbers; its own settings change that row's, and its own cells that row's cells
 (`FedMHC, drop_last: {variant_of: FedMHC, train.drop_last: true}`). The order of rows is compared with the published one
 without variants. `cells: {ROW: {COLUMN: settings}}` changes single cells.
 Later settings win: set, scale, column, row, the scale's column, cell, seed."""
