@@ -51,10 +51,11 @@ def refuse_large_method(method: object, parameters: int, train: TrainSettings, l
         train: the section `train` of the configuration.
         largest: training samples of the largest client.
         sample_numbers: numbers of one sample."""
-    batches = -(-largest // train.batch)
+    # `train.steps` replace the epochs, and as many in proportion those of the method.
+    batches = -(-largest // train.batch) if train.steps is None else train.steps / train.epochs
     refuse_larger(NUMBER_BYTES * train.batch * sample_numbers, f"train.batch = {train.batch}: samples of one batch",
                   f"lower it: the largest client trains on {largest} samples")
-    passes = [("train.epochs", train.epochs)]
+    passes = [("train.epochs", train.epochs)] if train.steps is None else []
     cls: type = type(method)
     for name, found in collect_marks(cls).items():
         number = getattr(method, name, None)

@@ -125,3 +125,14 @@ def test_a_long_search_for_a_division_says_how_far_it_is(monkeypatch, capsys):
     assert lines[0] == ("data.partition: 64 of 130 draws so far; in the best one the smallest of 10 clients had 0 of 2 "
                         "samples") and len(lines) >= 2
 
+
+def test_epochs_that_steps_replace_need_no_memory(monkeypatch):
+    monkeypatch.setattr(memory_check, "read_machine_memory", lambda: 10_000)
+    train = resolve({"train": {"epochs": 100, "steps": 200}}).train
+    # 30 samples are three batches of ten; 200 steps in place of 100 epochs are two steps in place of one.
+    memory_check.refuse_large_method(resolve({}).method, 100, train, 30, 64)
+    method = resolve({"method": {"name": "fedrep", "head_epochs": 100}}).method
+    memory_check.refuse_large_method(method, 100, train, 30, 64)
+    method = resolve({"method": {"name": "fedrep", "head_epochs": 200}}).method
+    with pytest.raises(BadInput, match="method.head_epochs = 200: the positions in the batches of the largest client"):
+        memory_check.refuse_large_method(method, 100, train, 30, 64)
