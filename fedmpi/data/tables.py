@@ -20,6 +20,9 @@ from fedmpi.extras import require_extra
 from fedmpi.paths import expand_user
 from fedmpi.storage.seal import Flaw, open_regular
 
+# A separator of any number of blanks.
+BLANKS = r"\s+"
+
 
 @dataclass(frozen=True)
 class Csv(Columns):
@@ -33,7 +36,14 @@ class Csv(Columns):
     title = "CSV"
     example = {"file": "mine.csv", "label": "class"}
     test_file: Annotated[str | None, "a second file, with the test part"] = None
-    separator: Annotated[str, "what stands between two columns"] = ","
+    separator: Annotated[str, "the character between two columns, or \\s+ for blanks"] = ","
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        # With others pandas fails, or warns that it takes a slower reader.
+        if self.separator != BLANKS and (len(self.separator) != 1 or not self.separator.isascii()
+                                         or self.separator in "\r\n"):
+            raise ValueError(f"separator = {self.separator!r}: give one character of ASCII, or {BLANKS} for blanks")
 
     def load(self, root: Path, file: str | None = None, task: str = "classification") -> Dataset:
         """Read the file, and that of the test part; `root` is not used. Raises BadInput."""
