@@ -23,7 +23,7 @@ from fedmpi.engines.round_settings import RoundSettings
 from fedmpi.engines.step import Step, StepOptions, StepSettings, copy_shared, make_mover
 from fedmpi.engines.step_counter import NO_COUNTER, StepCounter
 from fedmpi.method import Method, State
-from fedmpi.models.build import SAMPLES_PER_PASS, as_input
+from fedmpi.models.build import SAMPLES_PER_PASS, as_input, as_stored
 from fedmpi.models.flat import Model, Net
 from fedmpi.models.losses import attach_logits, compute_loss, count_classes, read_labels
 from fedmpi.models.precision import run_forward
@@ -107,7 +107,7 @@ class LoopData(RoundSettings):
     def with_features(self, net: NetOrOutputs, w: Tensor) -> LoopData:
         """Return the same client and batches with the outputs of net(w, x) in place of x."""
         local = self.local._replace(augmentation=batch_plan.NO_AUGMENTATION)
-        return dataclasses.replace(self, x=self._forward(net, w), local=local)
+        return dataclasses.replace(self, x=as_stored(self._forward(net, w)), local=local)
 
     def with_added_logits(self, net: NetOrOutputs, w: Tensor) -> LoopData:
         """Return the same client with the logits of net(w, x) beside its labels, y (n, 1 + c).

@@ -29,6 +29,7 @@ from fedmpi.engines.step import StepOptions, StepSettings
 from fedmpi.engines.vmap_indexing import allow_indexing
 from fedmpi.errors import BadInput
 from fedmpi.method import Method, State
+from fedmpi.models.build import as_stored
 from fedmpi.models.flat import Net
 from fedmpi.models.losses import attach_logits
 from fedmpi.server_only import hide_server_only
@@ -103,7 +104,9 @@ class VmapData(RoundSettings):
     def with_features(self, net: NetOrOutputs, w: Tensor) -> VmapData:
         """Return the same client and batches with the outputs of net(w, x) in place of x."""
         local = self.cohort.local._replace(augmentation=batch_plan.NO_AUGMENTATION)
-        return dataclasses.replace(self, cohort=dataclasses.replace(self.cohort, x=self._forward(net, w), local=local))
+        outputs = self._forward(net, w)
+        x = as_stored(outputs.flatten(0, 1)).unflatten(0, outputs.shape[:2])
+        return dataclasses.replace(self, cohort=dataclasses.replace(self.cohort, x=x, local=local))
 
     def with_added_logits(self, net: NetOrOutputs, w: Tensor) -> VmapData:
         """Return the same client with the logits of net(w, x) beside its labels, see losses.attach_logits."""

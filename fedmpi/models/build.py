@@ -35,6 +35,12 @@ def as_input(x: Tensor) -> Tensor:
     return x.movedim(-1, 1) if x.ndim == 4 else x
 
 
+def as_stored(features: Tensor) -> Tensor:
+    """Turn what a network gives into samples as stored, of which `as_input` makes it again: maps (n, c, h, w) become
+    (n, h, w, c), all else stays as it is."""
+    return features.movedim(1, -1) if features.ndim == 4 else features
+
+
 def make_blank_samples(shape: tuple[int, ...], dtype: np.dtype | str, n: int = 1) -> Tensor:
     """Return n equal samples as stored, (n, *shape), to try a network on. `dtype` is NumPy's, or its name.
 

@@ -1,6 +1,7 @@
 """What data offers to authors beside training: steps, counts of classes, outputs of functions, batches in a scan."""
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedmpi.engines.loop import Loop
 from fedmpi.engines.training_options import watch_method
@@ -17,8 +18,9 @@ from fedmpi.engines.vmap import Vmap
 from fedmpi.errors import BadInput
 from fedmpi.method import Nothing
 from fedmpi.methods.fedavg import FedAvg
+from fedmpi.models.build import build_model
 from fedmpi.models.losses import attach_logits, count_classes
-from tests.federations import SIZES, TRAIN, Lab
+from tests.federations import SIZES, TRAIN, Digits, Lab
 
 engines = pytest.mark.parametrize("engine", [Loop(), Vmap()], ids=["loop", "vmap"])
 
@@ -149,3 +151,29 @@ def test_a_dry_run_knows_whose_steps_and_loss_these_are(mlp, optimize, own, seen
     config = SimpleNamespace(seed=0, rounds=1, train=TRAIN, data=SimpleNamespace(new_clients=0))
     made = Scanning().with_model(mlp)
     assert watch_method(made, made.init(1)[0], Nothing(), torch.zeros(1, 64), config) == seen
+
+
+class TwoConvolutions:
+    """Its head begins with a convolution: the features of a sample are 8 x 8 pixels of 8 channels."""
+    head = ("conv2", "fc")
+
+    def build(self, shape, classes):
+        return nn.Sequential(OrderedDict(conv1=nn.Conv2d(shape[0], 8, 3, padding=1), relu=nn.ReLU(),
+                                         conv2=nn.Conv2d(8, 2, 3, stride=2), end=nn.Flatten(),
+                                         fc=nn.Linear(18, classes)))
+
+
+@engines
+def test_features_may_be_maps_of_channels(engine):
+    model = build_model(TwoConvolutions(), (8, 8, 1), np.dtype("uint8"), 10, seed=5)
+    asked = FedAvg().with_model(model)
+    lab = Lab(asked, Digits(image=True), engine)
+
+    def question(shared, mine, data):
+        features = data.with_features(model.base, shared.w[model.phi])
+        again = features.with_features(lambda w, z: z, shared.w)
+        h = shared.w[model.h]
+        return Told(torch.stack([data.mean_loss(model, shared.w), features.mean_loss(model.head, h),
+                                 again.mean_loss(model.head, h)]))
+    for client, found in lab.apply(question, range(8)).items():
+        torch.testing.assert_close(found.told, found.told[:1].expand(3), msg=f"client {client}: {found.told}")

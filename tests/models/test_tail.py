@@ -57,7 +57,9 @@ def test_groups_of_layers_are_blocks_too():
     assert found.block.start == model.blocks["layer4"].start and found.front is not None
 
 
-@pytest.mark.parametrize("settings, layers", [(LeNet5(), 2), (LeNet5(), 1), (LeNet5(), 5), (FastText(50, 4), 2)])
+# With 4 layers the features are maps (16, 12, 12) of a convolution.
+@pytest.mark.parametrize("settings, layers", [
+    (LeNet5(), 2), (LeNet5(), 1), (LeNet5(), 4), (LeNet5(), 5), (FastText(50, 4), 2)])
 def test_losses_are_those_of_the_whole_network(settings, layers):
     text = isinstance(settings, FastText)
     model = build_model(settings, (6,), np.dtype("int32"), 4, seed=0) if text else image(settings)
