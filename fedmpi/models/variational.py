@@ -1,8 +1,9 @@
 """A variational network: between the feature extractor and the head of a model lies a Gaussian code of the sample.
 
-x -> base -> features (b, f) -> Linear -> (mu, s) (b, 2 f); z = mu + sigma e, sigma = softplus(s) + FLOOR, e ~ N(0, I);
-z -> head -> logits. The code is as wide as the features, so that the model's own head takes it. Clients are judged by
-the mean of the code, and heads that are trained on computed features use it, too: nothing is drawn there.
+x -> base -> features (b, f) -> Linear -> (mu, s) (b, 2 f); sigma = softplus(s) + MIN_SIGMA, z = mu + sigma e,
+e ~ N(0, I); z -> head -> logits. The code is as wide as the features, so that the model's own head takes it. Clients
+are judged by the mean of the code, and heads that are trained on computed features use it, too: nothing is drawn
+there.
 Vector: (base, code, head); `phi` is base and code, the encoder. Legend: b batch, f features, c classes."""
 from __future__ import annotations
 
@@ -58,11 +59,18 @@ class Variational:
         self.phi, self.h = slice(0, self.encoder.size), slice(self.encoder.size, self.size)
 
     def __call__(self, w: Tensor, x: Tensor) -> Tensor:
-        return self.head(w[self.h], split_gaussian(self.encoder(w[self.phi], x))[0])
+        return self.head(w[self.h], self.encode(w[self.phi], x)[0])
+
+    def encode(self, phi: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return mu and sigma (b, f) of samples. Engines set the model to training or not; the encoder, a copy of its
+        feature extractor, follows the head."""
+        if self.encoder.module.training != self.head.module.training:
+            self.encoder.module.train(self.head.module.training)
+        return split_gaussian(self.encoder(phi, x))
 
     def loss(self, w: Tensor, x: Tensor, y: Tensor, e: Tensor) -> tuple[Tensor, ...]:
         """Return cross-entropies (b, s) of s codes of each sample, drawn with e (b, s, f); the codes, mu and sigma."""
-        mu, sigma = split_gaussian(self.encoder(w[self.phi], x))
+        mu, sigma = self.encode(w[self.phi], x)
         z = mu[:, None] + sigma[:, None] * e
         logits = self.head(w[self.h], z.flatten(0, 1))
         losses = F.cross_entropy(logits, y.repeat_interleave(e.shape[1]), reduction="none")
@@ -90,9 +98,10 @@ class Experts(nn.Module):
 
 
 def append_layers(model: Model, *layers: nn.Module) -> Net:
-    """Return a network of its own: the model's feature extractor and further layers behind it."""
+    """Return a network of its own: a copy of the model's feature extractor and further layers behind it, in evaluation
+    mode."""
     parts = [("base", model.base.module), *((f"layer{i}", layer) for i, layer in enumerate(layers))]
-    return Net(copy.deepcopy(nn.Sequential(OrderedDict(parts))))
+    return Net(copy.deepcopy(nn.Sequential(OrderedDict(parts))).eval())
 
 
 def count_features(model: Model) -> int:

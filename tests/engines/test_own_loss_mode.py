@@ -12,6 +12,8 @@ from torch import Tensor, nn
 
 from fedmpi.engines.loop import Loop
 from fedmpi.methods.fedavg import FedAvg
+from fedmpi.methods.fedcr import FedCR
+from fedmpi.methods.fedsr import FedSR
 from fedmpi.models.build import build_model
 from tests.federations import Digits, Lab
 
@@ -65,3 +67,21 @@ def test_it_trains_as_the_network_itself_does(method):
     own, networks = train(method, [0, 2], own=True), train(method, [0, 2], own=False)
     for i, w in networks.items():
         torch.testing.assert_close(own[i], w, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("cls", [FedSR, FedCR])
+def test_a_code_behind_the_extractor_trains_with_its_dropout_and_is_judged_without(cls):
+    model = build_model(WithDropout(), (64,), np.dtype("float32"), 10, seed=5)
+    method, modes = cls(ft=2).with_model(model), []
+    lab = Lab(method, Digits(sizes=(20, 11), test=5), Loop())
+    dropout, = (layer for layer in method.net.encoder.module.modules() if isinstance(layer, nn.Dropout))
+    dropout.register_forward_hook(lambda layer, given, result: modes.append(layer.training))
+    for _ in range(2):
+        lab.apply(method.client, [0, 1])
+        assert modes == [True] * 2 * 2
+        modes.clear()
+        for weights in lab.apply(method.personal, [0, 1]).values():
+            model.eval()
+            method.predict(weights, torch.ones(3, 64))
+        assert modes and not any(modes)
+        modes.clear()
