@@ -29,7 +29,7 @@ Pull: TypeAlias = tuple[Tensor, float | Tensor, slice | None]
 class ClientData(Protocol):
     """One client's training data in one round, and all that a method may do with them.
 
-    Both engines pass an object of this kind to `client`, `idle` and `personal`. Only `descend` and `scan` make SGD
+    Both engines pass an object of this kind to `client`, `idle`, `personal` and `serve_newcomer`. Only `descend` and `scan` make SGD
     steps, so that the cost of a method and its random draws are known."""
 
     @property
@@ -42,7 +42,8 @@ class ClientData(Protocol):
 
     @property
     def message(self) -> State:
-        """What `Method.messages` addressed to this client in this round, or None (FedAMP, FedFomo)."""
+        """What `Method.messages` addressed to this client in this round (FedAMP, FedFomo). It is for `client`: None
+        where a client is judged, or does not take part."""
 
     @property
     def lr(self) -> float:

@@ -127,7 +127,8 @@ def watch_method(method: Method, shared: State, mine: State, blank: Tensor, conf
     for _, part in method.stages(shared, config.rounds):
         part = hide_server_only(part)
         method.client(part, mine, data)
-        method.personal(part, mine, data)
+        alone = replace(data, message=None)
+        method.personal(part, mine, alone)
         if config.data.new_clients:
-            method.serve_newcomer(part, mine, replace(data, message=None))
+            method.serve_newcomer(part, mine, alone)
     return data.seen

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -109,6 +110,8 @@ def rehearse_round(config: Config, federation: Federation, model: Model) -> None
     kept, up = split_pair(method, "client", call(method, "client", received, mine, data), "(Mine, Up)")
     refuse_server_only(mine, up, data.message or ())
     refuse_other_state(method, "client", kept, mine, "a Mine")
+    # Those that train are addressed, and nobody else.
+    data = replace(data, message=None)
     if method.idles:
         refuse_other_state(method, "idle", call(method, "idle", received, mine, data), mine, "a Mine")
     refuse_wrong_weights(method, "personal", call(method, "personal", received, mine, data), sample, federation.classes)

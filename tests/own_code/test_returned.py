@@ -84,6 +84,14 @@ def test_what_fails_at_its_first_call_is_named_as_well(attempt):  # noqa: F811
         assert found == code and f"{MODULE}.py:{line_of(text, '1 / 0')}: ZeroDivisionError" in words
 
 
+@pytest.mark.parametrize("name", ["personal", "idle"])
+def test_who_does_not_train_has_no_message(attempt, name):  # noqa: F811
+    text = f"{START}    idles = True\n{NOTES}\n    def {name}{HOOKS[name]}:\n        return Mine(data.message.w)\n"
+    found, words = attempt(text, f"method={MODULE}:Own")
+    line = line_of(text, "data.message")
+    assert found == 2 and f"{name}(): {MODULE}.py:{line}: AttributeError: 'NoneType'" in words, words
+
+
 @pytest.mark.parametrize("text, said", [
     ("    def client(self, shared):\n        pass\n", f"{MODULE}.py:12: TypeError: Own.client() takes 2 positional"),
     ("    server = 3\n", f"method {MODULE}:Own: server must be a function, not an int")])
