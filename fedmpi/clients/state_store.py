@@ -168,9 +168,12 @@ class Spill:
         """Return a client's state. Raises FedmpiError if the disk does not give it back."""
         record, begin, got = bytearray(self.size), self.places[client] * self.size, 0
         while got < self.size:
-            moved = os.preadv(self.file.fileno(), [memoryview(record)[got:]], begin + got)
+            try:
+                moved, why = os.preadv(self.file.fileno(), [memoryview(record)[got:]], begin + got), ""
+            except OSError as error:
+                moved, why = 0, f": {error.strerror}"
             if not moved:
-                raise FedmpiError(f"the {self.place} does not give back the state of client {client}; set "
+                raise FedmpiError(f"the {self.place} does not give back the state of client {client}{why}; set "
                                   "state.scratch to a folder on another disk")
             got += moved
         values, at = [], 0

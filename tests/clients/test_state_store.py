@@ -157,12 +157,18 @@ def test_places_of_clients_that_left_are_used_again():
     assert [int(s.read(c).n) for c in (0, 3, 4, 7, 8, 9, 1)] == [0, 3, 4, 7, 8, 9, 7]
 
 
-def test_a_file_that_ends_too_early_is_named(tmp_path):
+def test_a_file_that_ends_too_early_or_fails_is_named(tmp_path, monkeypatch):
     s = StateStore(store().first, memory=1, scratch=str(tmp_path))
     for c in (3, 4):
         s.write(c, row(c))
     os.ftruncate(s._spill.file.fileno(), 10)
     with pytest.raises(FedmpiError, match=f"scratch space in {tmp_path} does not give back the state of client 3"):
+        s.read(3)
+
+    def fail(*_):
+        raise OSError(5, "Input/output error")
+    monkeypatch.setattr("os.preadv", fail)
+    with pytest.raises(FedmpiError, match="not give back the state of client 3: Input/output error; set state.scratch"):
         s.read(3)
 
 
