@@ -29,8 +29,8 @@ Pull: TypeAlias = tuple[Tensor, float | Tensor, slice | None]
 class ClientData(Protocol):
     """One client's training data in one round, and all that a method may do with them.
 
-    Both engines pass an object of this kind to `client`, `idle`, `personal` and `serve_newcomer`. Only `descend` and `scan` make SGD
-    steps, so that the cost of a method and its random draws are known."""
+    Both engines pass an object of this kind to `client`, `idle`, `personal` and `serve_newcomer`. Only `descend` and
+    `scan` make SGD steps, so that the cost of a method and its random draws are known."""
 
     @property
     def id(self) -> Tensor:
@@ -99,13 +99,13 @@ class ClientData(Protocol):
             lr: the learning rate; None: that of the run.
             momentum: None: that of the run. If one is given, the steps are plain SGD with it: the run's optimizer,
                 weight decay, Nesterov's momentum and clipping do not apply (mixes, for example).
-            only: the block of w that moves; the rest is frozen (FedRep, FedBABU).
+            only: the block of w that gradients move; the rest is frozen (FedRep, FedBABU), but for pulls on it.
             pull: proximal terms (centre, strength, block). Each adds strength * (w - centre) to the gradient of its
                 block of w (FedProx, Ditto, LCFed).
             args: further tensors for a loss of your own. Tensors that differ between clients must be passed here.
             clip: (low, high). w is clipped to this range after every step (FedAH).
-            spread: return (w, v) in place of w. v (0-d) is the variance of the batch gradients, without pulls, and
-                summed over d before clipping; it is 0 after a single batch (FedCPS).
+            spread: return (w, v) in place of w. v (0-d) is the variance of the batch gradients, summed over d. Pulls,
+                weight decay and train.clip_norm do not count in it; it is 0 after a single batch (FedCPS).
             noise: shape of standard normal noise for each sample. The loss is then loss(w, x, y, e, *args), with a new
                 e (b, *noise) in every step, drawn for (seed, round, client, stream) (FedSR, FedCR).
             where: a flag (0-d). A client for which it is False keeps w and makes no steps (FedALA, FedGroup)."""
@@ -131,7 +131,8 @@ class ClientData(Protocol):
         (FedCR). None means all classes of the data."""
 
     def with_features(self, net: NetOrOutputs, w: Tensor) -> ClientData:
-        """Return the same client and batches with net(w, x) in place of x: features computed once (FedAH)."""
+        """Return the same client and batches with net(w, x) in place of x: features computed once (FedAH), of images
+        as they are, whatever train.augment says."""
 
     def with_added_logits(self, net: NetOrOutputs, w: Tensor) -> ClientData:
         """Return the same client with net(w, x) added, sample by sample, to the logits of any network (CAM).
@@ -152,7 +153,7 @@ class ClientData(Protocol):
         """Return the same client with other batches (head and mix passes, warm-up, fine-tuning).
 
         Args:
-            epochs: passes over the samples; None for as many as the run has. If the run counts steps in place of
+            epochs: passes over the samples; None for as many as before. If the run counts steps in place of
                 epochs, the passes become steps in the same proportion.
             stream: names the draw of the batches; 0 names the run's own.
             steps: a number of steps that replaces the epochs.

@@ -37,12 +37,12 @@ class Stragglers:
             raise ValueError(f"{name} = {value}: the file gives the seconds of each client; leave {name} or file out")
 
     def draw_factors(self, clients: int, seed: int) -> np.ndarray:
-        """Return by how much each client's device is slower than the median one, (N,)."""
+        """Return how many times as long as the median device each client's takes, (N,)."""
         return np.exp(self.spread * np.random.default_rng((seed, SPEEDS_STREAM)).standard_normal(clients))
 
     def draw_jitter(self, clients: int, seed: int, when: int) -> np.ndarray:
-        """Return by how much each client is slower in round `when` than usually, (N,); -1 is the round before the
-        first."""
+        """Return how many times as long as usually each client takes in round `when`, (N,); -1 is the round before
+        the first."""
         generator = np.random.default_rng((seed, when + 1, JITTER_STREAM))
         return np.exp(self.jitter * generator.standard_normal(clients))
 

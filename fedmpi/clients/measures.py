@@ -68,7 +68,7 @@ def compute_macro_f1(confusion: np.ndarray) -> float:
 
 def compute_auc(logits: Tensor, y: Tensor) -> float:
     """Return the mean area under the ROC curves of the classes among the labels, each against the rest; nan if there
-    is a single class.
+    is a single class, or if probabilities are not finite.
 
     It is scikit-learn's `roc_auc_score` of one class's probabilities, averaged over the classes that the client has
     (`multi_class="ovr", average="macro"`): the share of pairs of a sample of the class and another sample in which the

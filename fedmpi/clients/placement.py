@@ -1,5 +1,5 @@
 """Which rank hosts which client, and where participants train. Every rank works out the same homes, from the clients'
-sizes alone."""
+sizes and the settings alone."""
 from __future__ import annotations
 
 import numpy as np
@@ -56,8 +56,9 @@ class Pace:
     """How fast each rank works, as measured, and where the participants of a round train. Rank 0 has one.
 
     A client that keeps nothing can train on any rank, which reads its samples from the federation. So the participants
-    of a round are spread evenly, and slower ranks get less work; sums are exact, so this changes no bit. A client that
-    keeps a state trains at home, and some clients get a new home if that pays off: see `moves`.
+    of a round are spread evenly, and slower ranks get less work; sums are exact, so this changes no bit (where it
+    would, see `measured`, ranks count as equally fast). A client that keeps a state trains at home, and some clients
+    get a new home if that pays off: see `plan_moves`.
 
     Args:
         homes: the rank that hosts each client, (N,)
@@ -74,7 +75,8 @@ class Pace:
         # ranks that host clients, and the cost per second of each, relative to their mean
         self.hosts = np.unique(homes)
         self.speeds = np.ones(len(self.hosts))
-        # False: ranks count as equally fast, because the last bits depend on which clients train side by side
+        # False: ranks count as equally fast, because the last bits depend on which clients train side by side, or
+        # on one rank (server.reduce = float32)
         self.measured = True
         # where the participants of this round train
         self.training_ranks = homes
@@ -103,7 +105,8 @@ class Pace:
                 "imbalance": float(longest / max(busy, 1e-9)), "idle_share": float(1 - busy / longest)}
 
     def plan_moves(self, left: int) -> tuple[np.ndarray, np.ndarray] | None:
-        """Return clients, ascending, and their new homes, (m,) each; None if moving clients takes longer than it saves.
+        """Return clients, ascending, and their new homes, (m,) each; None if moving clients takes longer than it saves,
+        saves less than MIN_SAVING, or comes too soon after the last time (ROUNDS_BETWEEN_MOVES).
 
         Clients move one after another, from the rank that would finish last to the one that would finish first.
 

@@ -14,7 +14,7 @@ from fedmpi.clustering.low_rank import decompose_symmetric
 
 # Iterations of Lloyd's algorithm.
 MAX_ITERATIONS = 300
-# Tables of more numbers (1 GiB in double precision) are clustered in single precision.
+# Tables of more numbers (1 GiB in double precision) are clustered in single precision by scikit-learn.
 LARGE_TABLE = 1 << 27
 
 
@@ -50,8 +50,8 @@ def kmeans(rows: Tensor, k: int, start: Tensor | None, seed: tuple[int, ...], we
            tries: int = 1, batch: int = 0, keep_empty: bool = False) -> Clusters:
     """Cluster rows into at most k groups by Lloyd's k-means.
 
-    If there are fewer rows than clusters, each row is a cluster of its own, and labels are 0 to n - 1 in some order;
-    with a start each row belongs to the nearest centre.
+    If there are fewer rows than clusters, each row is a cluster of its own (equal ones may share theirs), and labels
+    are 0 to n - 1 in some order; with a start each row belongs to the nearest centre.
 
     scikit-learn moves a centre that lost all its rows to a far row. That is wrong where the members of a cluster may
     just not take part in a round: `keep_empty` leaves such a centre where it is.

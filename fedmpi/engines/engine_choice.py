@@ -1,9 +1,9 @@
 """Choose the engine that trains the clients, if the settings leave the choice.
 
-On a CPU it follows from the network alone, so that no digest depends on a timing. The steps of small networks without
-convolutions are mostly overhead, so many of their clients train at once (vmap); other networks train one client after
-another (loop). On a GPU every rank times both engines on its first clients, and rank 0 adds the times up. The choice is
-kept with the run."""
+On a CPU it follows from the network and the method alone, so that no digest depends on a timing. The steps of small
+networks without convolutions are mostly overhead, so many of their clients train at once (vmap); other networks train
+one client after another (loop). On a GPU every rank times both engines on its first clients, and rank 0 adds the times
+up. The choice is kept with the run."""
 from __future__ import annotations
 
 import time

@@ -37,7 +37,7 @@ def descend_sparsely(batches: Iterable[tuple[Tensor, Tensor]], net: Net, w: Tens
 
     Args:
         smoothing: of the labels, see losses.compute_loss."""
-    # `can_descend` has seen it.
+    # `can_descend_sparsely` has seen it.
     assert net.table is not None
     table, rest, padding = net.table, net.behind_table, net.lookup.padding_idx
     chosen = rest.moving(only and shift_block(only, table))

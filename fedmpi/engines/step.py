@@ -4,11 +4,13 @@
     v <- momentum * v + g + sum of strength * (w - centre)
     w <- clip(w - lr * v)
 
-Nesterov's momentum and Adam put another direction in the place of v; see optimizer.py for their formulas, and for how
-gradients are shortened. AdamW multiplies w by 1 - lr * weight_decay before the step, and its g has no decay.
+Nesterov's momentum and Adam put another direction in the place of v: see TotalGradient, and optimizer.py for Adam's
+moments and for how gradients are shortened. AdamW multiplies w by 1 - lr * weight_decay before the step, and its g has
+no decay.
 
-This file alone knows the formula. An engine computes gradients, and hands them to `Step.take`; `data.descend` hands the
-author's settings on as they are. A new option is a key of StepSettings, a field of StepOptions and its lines here.
+This file alone knows the formula, but for the rows of a table, which sparse_embedding.py moves. An engine computes
+gradients, and hands them to `Step.take`; `data.descend` hands the author's settings on as they are. A new option is a
+key of StepSettings, a field of StepOptions and its lines here.
 
 Steps work in place on buffers that stay where they are, and no step waits for a GPU: a CUDA graph may record them.
 Legend: c clients, k of them active, d parameters, p of them in a block."""
@@ -227,7 +229,7 @@ class ActiveClients(NamedTuple):
 class TotalGradient:
     """Takes the steps that need the total gradient, with all pulls in it, as one vector: Nesterov's and Adam's.
 
-    Its entries are 0 for parameters that are frozen, so these stay as they are.
+    Its entries are 0 for parameters that are frozen and not pulled, so these stay as they are.
 
     Args:
         weights, views, options: those of the Step."""

@@ -29,8 +29,8 @@ from fedmpi.settings import AtMost, Ge
 WARMUP_STREAM = 0xCA3
 # Local steps of a round, as in the paper
 DEFAULT_WARM_STEPS = 10
-# All batches of the warm-up are drawn before its first step.
-WARM_UP_LIMIT = AtMost(10_000, "all batches of the warm-up are drawn at once")
+# All batches of the warm-up are drawn before its first step, if every client warms up alone.
+WARM_UP_LIMIT = AtMost(10_000, "all batches of a local warm-up are drawn at once")
 WARM_STEPS_LIMIT = AtMost(100_000, WARM_UP_LIMIT.why)
 
 

@@ -157,8 +157,8 @@ def find_output_layer(model: Network, example: Tensor) -> str:
 
 def try_modes(model: Network, w: Tensor, example: Tensor) -> Tensor:
     """Return the outputs of a network for some samples, not in training. Raises BadInput unless they are a tensor of
-    finite numbers, unless training and a single sample give a tensor of that kind, too (a client's last batch may hold
-    no more), and unless the samples stay as they are.
+    finite numbers, unless training and a single sample give a tensor of such a shape, too (a client's last batch may
+    hold no more), and unless the samples stay as they are.
 
     Args:
         w: parameters, (d,).

@@ -48,7 +48,7 @@ class Net:
     """One module and the layout of its flat vector (d,). Calling it is functional: `net(w, x)`.
 
     If a module only uses its samples as row numbers of an nn.Embedding, its attribute `lookup` may name that layer.
-    `table` is then the block of these rows, and SGD moves only those that a batch names.
+    `table` is then the block of these rows, and plain SGD on a CPU moves only those that a batch names.
 
     `buffers` lists the slices of running statistics. Forward passes move them in training, gradients do not."""
 
