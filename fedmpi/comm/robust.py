@@ -68,7 +68,7 @@ def trim_mean_by(world: Transport, columns: Callable[[int, int], np.ndarray], d:
     pieces = [np.zeros((0, len(cuts)), np.float32)]
     for start in range(0, d, width):
         stop = min(d, start + width)
-        edges = np.linspace(0, stop - start, world.size + 1).astype(int)
+        edges = world.divide(stop - start)
         own = torch.from_numpy(gather_columns(world, columns(start, stop), ranks, edges))
         found = [trim_mean(own[groups == j], int(cut)) if (groups == j).any() else torch.zeros(own.shape[1])
                  for j, cut in enumerate(cuts)]

@@ -106,6 +106,10 @@ class Transport(ABC):
             parts: one array per rank.
             sizes: how many numbers come from each rank, (size,)."""
 
+    def divide(self, n: int) -> np.ndarray:
+        """Return where each rank's part of n columns begins, and the end, (size + 1,)."""
+        return np.linspace(0, n, self.size + 1).astype(int)
+
     @abstractmethod
     def send(self, buffer: np.ndarray, rank: int) -> None:
         """Send a buffer to another rank, which must `recv` it."""
@@ -177,8 +181,9 @@ class Counting(Solo):
 
     def __init__(self) -> None:
         super().__init__()
-        # bytes from rank 0 to a worker, in sums from each rank, and of rows that all ranks gather
-        self.broadcast_bytes = self.reduced_bytes = self.gathered_bytes = 0
+        # bytes from rank 0 to a worker, in sums from each rank, of rows that all ranks gather, and of those that they
+        # hand each other
+        self.broadcast_bytes = self.reduced_bytes = self.gathered_bytes = self.exchanged_bytes = 0
 
     def broadcast(self, buffer: Buffer) -> Buffer:
         self.broadcast_bytes += buffer.nbytes
@@ -191,3 +196,11 @@ class Counting(Solo):
     def gather(self, rows: np.ndarray, counts: np.ndarray) -> np.ndarray | None:
         self.gathered_bytes += rows.nbytes
         return rows
+
+    def alltoall(self, parts: list[np.ndarray], sizes: np.ndarray) -> np.ndarray:
+        self.exchanged_bytes += sum(part.nbytes for part in parts)
+        return super().alltoall(parts, sizes)
+
+    def divide(self, n: int) -> np.ndarray:
+        """Leave all columns to rank 0, since there is no other rank to work on a part of them."""
+        return np.array([0, n, n])

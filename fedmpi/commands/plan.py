@@ -37,12 +37,13 @@ class Rehearsal(NamedTuple):
     failure: str | None
 
     def totals(self) -> JsonObject:
-        """Return bytes to each worker (broadcast), to all clients together (deliver), from each worker (reduce) and
-        from all together (gather)."""
+        """Return bytes to each worker (broadcast), to all clients together (deliver), from each worker (reduce), from
+        all together (gather), and of rows that the ranks hand each other for medians (exchange)."""
         known = self.failure is None
         return {"broadcast": self.counted.broadcast_bytes, "deliver": self.delivered_bytes,
                 "reduce": self.counted.reduced_bytes if known else None,
-                "gather": self.counted.gathered_bytes if known else None, "failure": self.failure}
+                "gather": self.counted.gathered_bytes if known else None,
+                "exchange": self.counted.exchanged_bytes if known else None, "failure": self.failure}
 
 
 @dataclass(frozen=True)

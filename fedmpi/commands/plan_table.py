@@ -93,6 +93,8 @@ def describe_wire(p: JsonObject) -> str:
     if moved["failure"]:
         return f"{text}; back: not known, the server cannot be rehearsed ({moved['failure']})"
     kind = "int64" if p["reduce"] == "exact" else "float32"
+    if moved["exchange"]:
+        text += f", and {format_mib(moved['exchange'])} of rows between the ranks, for medians or trimmed means"
     return (f"{text}; back from each {format_mib(moved['reduce'])} by reduce ({kind}), and "
             f"{format_mib(moved['gather'])} in all client by client")
 

@@ -211,6 +211,15 @@ def test_float32_sums_are_half_the_bytes(planned):
     assert exact["gather"] == half["gather"] == 20 * HEAD * 4
 
 
+@pytest.mark.parametrize("method", ["fedavg", "tests.server.test_state_check:LateLog"])
+def test_medians_are_planned_with_whole_models(planned, method):
+    """A method of one's own is rehearsed on them, too."""
+    mean, p = planned(f"method={method}"), planned(f"method={method}", "server.aggregation=median")
+    assert p["bytes_per_round"]["broadcast"] == mean["bytes_per_round"]["broadcast"]
+    assert p["bytes_per_round"]["exchange"] == 20 * SIZE * 4 and not mean["bytes_per_round"]["exchange"]
+    assert "MiB of rows between the ranks, for medians or trimmed means; back" in " ".join(format_plan(p).split())
+
+
 def test_rows_of_the_server_s_own_for_single_clients_are_counted(planned):
     assert planned()["bytes_per_round"]["deliver"] == 0
     p = planned("method=tests.server.test_state_check:LateMessages")
