@@ -35,7 +35,7 @@ class Turnout(NamedTuple):
     asked: Participants
     # None: there is no simulated time
     timing: Timing | None
-    # simulated seconds of the whole round, and of them what candidates took and the wait for an available client
+    # simulated seconds of the whole round, with what candidates took and the wait for an available client
     seconds: float
     # what metrics.jsonl says of it
     facts: JsonObject
@@ -47,7 +47,7 @@ class Turnout(NamedTuple):
 
     @property
     def portions(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the participants that make a part of their steps, (p,), and these parts, (p, 2)."""
+        """Return the participants that make a part of their steps, (p,), and these portions, (p, 2)."""
         if self.timing is None:
             return np.empty(0, np.int64), np.empty((0, 2), np.int64)
         return self.asked.ids[self.timing.partial], self.timing.steps[self.timing.partial]

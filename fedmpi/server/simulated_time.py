@@ -26,20 +26,17 @@ class Timing(NamedTuple):
     """How the participants of a round spend its simulated time."""
     # which of them are in time, (n,) bool
     in_time: np.ndarray
-    # the steps that each makes, and all that a whole round has, (n, 2) int64
+    # the portion of its steps that each makes: so many of every so many, (n, 2) int64, see Portion
     steps: np.ndarray
     # when each of them is done, or the server waits no longer for it, in seconds, (n,)
     ends: np.ndarray
+    # the part of its steps that each participant makes, (n,); of several trainings each is shortened by itself
+    made: np.ndarray
 
     @property
     def seconds(self) -> float:
         """Return the seconds until the server goes on; 0 without participants."""
         return float(self.ends.max()) if len(self.ends) else 0.
-
-    @property
-    def made(self) -> np.ndarray:
-        """Return the part of its steps that each participant makes, (n,)."""
-        return self.steps[:, 0] / np.maximum(1, self.steps[:, 1])
 
     @property
     def partial(self) -> np.ndarray:
@@ -132,16 +129,18 @@ class SimulatedTime:
             allowed = np.broadcast_to(allowed, who.ids.shape)
         finish = cost.transfer + cost.passes + cost.step * whole
         in_time, made = finish <= allowed, whole.copy()
+        total = whole.copy()
         for i in np.flatnonzero(~in_time):
             left = allowed[i] - cost.transfer[i] - cost.passes[i]
             # the part of a step that rounding takes away is not missing
             budget = int(max(0, left) / cost.step[i] + 1e-9) if cost.step[i] else 0
             if self.stragglers.late == "drop":
-                made[i] = min(budget, whole[i])
+                made[i] = total[i] = min(budget, whole[i])
                 continue
             portion = fit_portion(cost.parts[i], budget)
             made[i], in_time[i] = (0, False) if portion is None else (portion.made, True)
-        return Timing(in_time, np.stack([made, whole], 1), np.minimum(finish, allowed))
+            total[i] = sum(map(portion.shorten, cost.parts[i])) if portion else 0
+        return Timing(in_time, np.stack([made, whole], 1), np.minimum(finish, allowed), total / np.maximum(1, whole))
 
     def time_candidates(self, who: Participants, works: list[RoundWork], nbytes: int) -> np.ndarray:
         """Return the seconds until each of some candidates has received the model and told its loss, (n,).

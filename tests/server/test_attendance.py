@@ -191,6 +191,13 @@ def test_partial_work_is_what_fits():
     assert found.in_time.tolist() == [True, True, False, False]
 
 
+def test_several_trainings_are_counted_as_they_are_made():
+    """Of five trainings with 8 steps each, one step each fits into 9 s: no more than 5 of 40 steps, not 9 of 40."""
+    made, who = clock([RoundWork(80, 0, (8,) * 5)] * 4, stragglers={"step_seconds": 1., "deadline": 9., "late": "partial"})
+    found = made.time_round(who, 0)
+    assert found.partial.all() and found.made.tolist() == [5 / 40] * 4
+
+
 def test_edge_gives_the_seconds_of_a_step_if_nobody_else_does():
     made, who = clock(WORKS, edge={"cycles": 1e9, "frequency": 1e9}, stragglers={"spread": .7, "deadline": 25,
                                                                                    "late": "partial"})
