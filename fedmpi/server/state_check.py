@@ -28,6 +28,8 @@ FACTS_OF_A_ROUND = (
     "simulated_seconds", "steps", "steps_so_far", "clients_moved", "seconds", "seconds_train", "seconds_judge",
     "imbalance", "idle_share", "bytes_sent_by_server", "bytes_received_by_server", "memory_mib", "memory_mib_server",
     "gpu_memory_mib")
+# What it says, too, if a method logs clusters.
+FACTS_OF_CLUSTERS = frozenset({"cluster_sizes", "cluster_sizes_all", "cluster_changes", "ari", "purity"})
 
 
 def is_all_finite(values: Tensor) -> bool:
@@ -80,14 +82,14 @@ def refuse_wrong_log(method: Method, who: Participants, task: Task, error: type[
         return
     start, facts, n = f"method {name_class(type(method))}: who.log", dict(who.facts), len(who.ids)
     if "clusters" in facts:
-        labels, k = np.asarray(facts.pop("clusters")), facts.pop("k", None)
+        labels, k = read_labels(facts.pop("clusters")), facts.pop("k", None)
         if not isinstance(k, int | np.integer):
             raise error(f"{start}(clusters=...): give the number of clusters, too, as in who.log(clusters=..., k=4); "
                         f"k is {describe_value(k)}")
         if labels.shape != (n,) or labels.dtype.kind not in "iu" or n and not 0 <= labels.min() <= labels.max() < k:
             raise error(f"{start}(clusters=...): give the cluster of each of the {n} participants, an integer from 0 "
                         f"to {k - 1}, not {describe_value(labels)}")
-    taken = list_taken_names(task)
+    taken = list_taken_names(task) | (FACTS_OF_CLUSTERS if "clusters" in who.facts else set())
     for name, value in facts.items():
         if not fits_json(value):
             raise error(f"{start}({name}=...): give a number as float() makes it, a text, or a list of such, not "
@@ -99,6 +101,14 @@ def refuse_wrong_log(method: Method, who: Participants, task: Task, error: type[
     clash = [name for name in (*facts, *who.each) if {name, f"{name}_mean" if name in who.each else name} & taken]
     if clash:
         raise error(f"{start}: a line of metrics.jsonl has a measure {clash[0]} of its own; give yours another name")
+
+
+def read_labels(values: object) -> np.ndarray:
+    """Return clusters as an array, of objects if they are lists of different lengths."""
+    try:
+        return np.asarray(values)
+    except ValueError:
+        return np.asarray(values, object)
 
 
 @cache

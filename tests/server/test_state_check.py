@@ -130,6 +130,8 @@ WRONG_LOGS = [
     ({"clusters": TEN[1:], "k": 3}, {}, "log(clusters=...): give the cluster of each of the 10 participants, an "
      "integer from 0 to 2, not an array of shape (9,)"),
     ({"clusters": TEN, "k": 2}, {}, "an integer from 0 to 1, not"), ({"clusters": TEN - 1, "k": 3}, {}, "from 0 to 2"),
+    ({"clusters": [[0], [1, 2]], "k": 3}, {}, "from 0 to 2, not an array of shape (2,)"),
+    ({"clusters": TEN, "k": 3, "cluster_changes": 7}, {}, "has a measure cluster_changes of its own"),
     ({"clusters": TEN / 2, "k": 3}, {}, "and type float64"), ({"nmi": torch.ones(())}, {}, "log(nmi=...): give a num"),
     ({"nmi": np.float32(1)}, {}, "log(nmi=...): give a number as float() makes it"),
     ({"loss": 3.}, {}, "log: a line of metrics.jsonl has a measure loss of its own; give yours another name"),
@@ -161,6 +163,10 @@ def test_what_the_books_can_hold_may_be_logged():
     refuse_wrong_log(LateLog(), who, CLASSIFICATION)
     who.log(accuracy_mean=1.)
     refuse_wrong_log(LateLog(), who, REGRESSION)
+    # without clusters of their own
+    alone = Participants(np.arange(10), np.ones(10), 0, 0, 10)
+    alone.log(ari=.5)
+    refuse_wrong_log(LateLog(), alone, CLASSIFICATION)
 
 
 @pytest.mark.parametrize("begin, error, rounds", [(0, BadInput, 0), (1, FedmpiError, 1)])
