@@ -12,6 +12,7 @@ import numpy as np
 from torch import Tensor
 
 from fedmpi.client_data import State
+from fedmpi.comm.frame import DTYPES
 from fedmpi.comm.rows import Mixed
 from fedmpi.errors import BadInput, FedmpiError
 from fedmpi.method import Method
@@ -77,6 +78,18 @@ def refuse_no_state(method: object, name: str, found: object, wanted: str, part:
     for field, value in zip(found._fields, found, strict=True):
         if not isinstance(value, Tensor):
             raise error(f"{start}has {describe_value(value)} in its field {printable(field)}")
+
+
+def refuse_unsent_types(method: object, name: str, state: State, part: str) -> None:
+    """Raise BadInput if a state has a field whose numbers cannot travel between ranks, or into a checkpoint.
+
+    Args:
+        part: what the state is called."""
+    names = [dtype.name for dtype in DTYPES]
+    for field, value in state._asdict().items():
+        if str(value.dtype).removeprefix("torch.") not in names:
+            refuse_returned(method, name, value, f"in the field {printable(field)} of {part} numbers of type "
+                            f"{', '.join(names)}")
 
 
 def refuse_other_state(method: object, name: str, found: State, like: State, what: str, dtypes: bool = True,

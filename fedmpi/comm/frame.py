@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 # The index of a type in this list travels between ranks.
-DTYPES = [np.dtype(name) for name in ("uint8", "int32", "int64", "float32", "float64", "bool", "float16")]
+DTYPES = [np.dtype(name) for name in (
+    "uint8", "int32", "int64", "float32", "float64", "bool", "float16", "int8", "int16")]
 
 
 def pack_frame(values: Iterable[np.ndarray | np.generic]) -> np.ndarray:
@@ -63,5 +64,5 @@ def copy_to_host(part: np.ndarray | Tensor) -> np.ndarray:
 
 
 def round_up_to_8(nbytes: int) -> int:
-    """Return the next multiple of 8."""
+    """Return a number of bytes rounded up to a multiple of 8."""
     return (nbytes + 7) // 8 * 8

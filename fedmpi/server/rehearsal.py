@@ -24,6 +24,7 @@ from fedmpi.clients.returned import (
     refuse_no_weights,
     refuse_other_state,
     refuse_returned,
+    refuse_unsent_types,
     refuse_wrong_messages,
     refuse_wrong_stages,
     refuse_wrong_traffic,
@@ -101,9 +102,12 @@ def rehearse_round(config: Config, federation: Federation, model: Model) -> None
                         "super().with_model(model)`")
     clients = len(federation.sizes)
     shared, mine = split_pair(method, "init", call(method, "init", clients), "(Shared, Mine)")
+    for state, part in ((shared, "the Shared"), (mine, "the Mine")):
+        refuse_unsent_types(method, "init", state, part)
     note = call(method, "message_template")
     if note is not None:
         refuse_no_state(method, "message_template", note, "None or a NamedTuple of tensors", "it ")
+        refuse_unsent_types(method, "message_template", note, "the message")
     sample = make_blank_samples(federation.shape, federation.dtype)
     data = LoopData(sample, torch.zeros(1, dtype=torch.int64), 0, REHEARSAL_TRAINING, message=note, model=model)
     received = hide_server_only(shared)

@@ -48,7 +48,8 @@ def test_arrays_are_views_of_the_buffer():
 
 def test_the_layout_of_a_frame():
     """It consists of words of 8 bytes, and every array begins at a multiple of 8."""
-    assert [str(dtype) for dtype in DTYPES] == ["uint8", "int32", "int64", "float32", "float64", "bool", "float16"]
+    assert [str(dtype) for dtype in DTYPES] == ["uint8", "int32", "int64", "float32", "float64", "bool", "float16",
+                                            "int8", "int16"]
     buffer = pack_frame([np.array([[1, 2, 3]], np.int32), np.array(.5), np.array([True])])
     assert buffer[:88].view(np.int64).tolist() == [
         11, 3,                   # words of this head, number of arrays
