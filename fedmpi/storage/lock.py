@@ -139,7 +139,7 @@ def is_holder(values: object) -> bool:
     """Say whether a lock says all that is looked at, each of its type; the token becomes part of a file's name."""
     if not isinstance(values, dict) or not isinstance(values.get("token"), str):
         return False
-    return (bool(re.fullmatch(r"[\w-]{1,64}", values["token"]))
+    return (bool(re.fullmatch(r"[\w-]{1,64}", values["token"])) and "started" in values
             and isinstance(values.get("pid"), int) and isinstance(values.get("restart"), int)
             and all(isinstance(values.get(key), str | None) for key in ("host", "started", "processes", "job")))
 

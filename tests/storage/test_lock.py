@@ -262,7 +262,7 @@ WHOLE = {"token": "t", "host": "h", "pid": 1, "started": "1", "processes": "p", 
     "", "5", "[]", "[" * 100_000, "\0", *(json.dumps({**WHOLE, key: value}) for key, value in (
         ("token", "../../x"), ("token", None), ("token", "t" * 65), ("pid", "x"), ("pid", None), ("restart", "x"),
         ("processes", 5), ("job", [1]))), *(json.dumps({k: v for k, v in WHOLE.items() if k != key})
-                                            for key in ("token", "pid", "restart"))], ids=range(16))
+                                            for key in ("token", "pid", "restart", "started"))], ids=range(17))
 def test_a_damaged_lock_is_that_of_an_unknown_process(tmp_path, text):
     """It counts as held while it is fresh, and as left behind after a minute of silence."""
     path = tmp_path / "lock"
