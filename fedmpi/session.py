@@ -125,8 +125,8 @@ def serve_as_worker(world: Transport, request: RunRequest, context: RankContext)
 
 
 def lead_command(world: Transport, request: RunRequest, context: RankContext) -> int:
-    """Do the part of rank 0: check everything, tell the workers, run, and leave result.json. A request that is refused
-    is printed as one line; all ranks then leave quietly with the same code."""
+    """Do the part of rank 0: check everything, tell the workers, run, and leave result.json. Why a request is refused
+    is printed as one message; all ranks then leave quietly with the same code."""
     try:
         decision, ends = decide_and_tell(world, request)
     except AlreadyFinished as error:

@@ -20,7 +20,7 @@ def install_handler(numbers: Iterable[int], handler: Callable[[int, FrameType | 
 
 
 def exit_at_once(number: int) -> None:
-    """End this process as the signal would have done."""
+    """End this process with the exit code that shells give to a process that the signal ended."""
     os._exit(128 + number)
 
 

@@ -30,7 +30,7 @@ FAILURE_TAG = 7001
 # Poll so long before the first sleep; then sleep between these two.
 FIRST_SLEEP_AFTER_S = 2e-4
 SHORTEST_SLEEP_S, LONGEST_SLEEP_S = 1e-4, 2e-3
-# Sleep at most 1/16 of the time waited so far, so that a message is noticed at most 6 % late.
+# Sleep 1/16 of the time waited so far, within these bounds: after 2 ms a message is noticed at most 6 % late.
 SLEEP_DIVISOR = 16
 # Rank 0 leaves srun so long after the workers if its exit code is not 0.
 LEAVE_AFTER_WORKERS_S = .5
@@ -174,8 +174,8 @@ class World(Transport):
         self.while_waiting = None
 
     def _wait_for(self, request: Request) -> None:
-        """Poll a request until it is done, with sleeps; rank 0 ends the job if a worker failed meanwhile, or its own
-        `while_waiting` raises, and every rank if another one has left the program."""
+        """Poll a request until it is done, with sleeps; rank 0 ends the job if a worker failed meanwhile, and every
+        rank if another one has left the program. Raises what `while_waiting` raises."""
         begin = time.perf_counter()
         while not request.Test():
             waited = time.perf_counter() - begin
@@ -257,7 +257,8 @@ class World(Transport):
 
 
 def open_world() -> Transport:
-    """Join the MPI world, or return Solo if there is no MPI library. Raises BadInput for a launch that cannot work."""
+    """Join the MPI world; return Solo if this process is alone in it, or there is no MPI library. Raises BadInput for a
+    launch that cannot work."""
     if shares_cores():
         # MPICH, then Open MPI
         os.environ.setdefault("MPIR_CVAR_ENABLE_HEAVY_YIELD", "1")

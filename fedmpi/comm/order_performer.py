@@ -1,4 +1,5 @@
-"""All orders of rank 0, with what every rank does for each: its part on the clients that it hosts, then one collective.
+"""All orders of rank 0, with what every rank does for each: its part on the clients that it hosts, then mostly one
+collective.
 
 Results are those that rank 0 receives. Arguments that several orders have:
     ref: the rows, a RowRef as an array (orders.py).
@@ -147,7 +148,8 @@ class OrderPerformer:
     @order(first_state=2)
     def judge(self, when: np.ndarray, changed: np.ndarray,
               *state: np.ndarray | Tensor) -> tuple[np.ndarray, np.ndarray] | None:
-        """Return the measures of all clients, (N, 3 or 4, 1 + measures), and what `gather_times` returns."""
+        """Return the measures of all clients and of the m new ones, (N + m, 3 or 4, 1 + measures), and what
+        `gather_times` returns."""
         self.hosted.receive_shared(changed, state)
         table = self.hosted.evaluator.measure_clients(int(when), len(self.homes))
         own = self._own_times()

@@ -1,7 +1,7 @@
 """Orders that rank 0 gives to all ranks, and how rows are named in them.
 
-An order is a function that every rank performs: its part on the clients that it hosts, and then one collective. All of
-them are in order_performer.py, and `RankPool.call` gives one."""
+An order is a function that every rank performs: its part on the clients that it hosts, and then mostly one collective;
+some need none, or one for each client or field. All are in order_performer.py, and `RankPool.call` gives one."""
 from __future__ import annotations
 
 from collections.abc import Callable

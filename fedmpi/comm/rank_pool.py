@@ -1,6 +1,7 @@
 """Rank 0 gives orders to all ranks and takes part in them; workers take orders until the last one.
 
-An order is a small fixed header, and if the header cannot hold it a payload (frame.py), then one collective."""
+An order is a small fixed header, and if the header cannot hold it a payload (frame.py); the order's collectives follow.
+"""
 from __future__ import annotations
 
 from collections.abc import Sequence

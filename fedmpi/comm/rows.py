@@ -1,6 +1,7 @@
 """Rows: the handle that server code holds on what the participants of a round sent.
 
-The data are one row per client, spread over the worker ranks; each verb is one order and one collective.
+The data are one row per client, spread over the ranks that host clients; most verbs are one order and one collective
+(`gram` is one for every tile of columns, `combine` one for every sum).
 Legend: n rows (one per participant, or of what clients keep: one per client), d length of a row, k groups, m sums."""
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ CONFIG: JsonObject = {"rounds": 3, "seed": 1, "device": "cpu", "threads": 1, "co
           "data": {"clients": 10, "partition": {"name": "dirichlet", "beta": .3}},
           "model": {"name": "mlp", "hidden": 32}, "train": {"lr": .05, "steps": 8, "participation": .7},
           "evaluate": {"every": 0, "after_training": "off"}, "checkpoint": {"every": 0}}
-# configs/quickstart.yaml, as an installation may not have it
+# what configs/quickstart.yaml says, in place of CONFIG's data, model and training
 QUICKSTART = ["rounds=100", "seed=0", "data.clients=40", "data.fraction=.5", "model.hidden=64",
               "data.partition={name: pathological, classes_per_client: 3}", "method={name: fedmhc, M: 4, lam: 2}",
               "train={lr: .1, batch: 10, epochs: 2}"]
@@ -220,8 +220,8 @@ def summarise_verdicts(found: dict[str, str], steady: bool, name: str, again: st
         return (f"{count[WRONG]} of {len(found)} runs are wrong: a changed library or a changed fedmpi computes "
                 "something else, not the same with other rounding; see docs/reproducibility.md")
     if count[UNKNOWN]:
-        return (f"{count[UNKNOWN]} of {len(found)} runs are not published for this version of fedmpi; repeated, they "
-                "are the same. fedmpi verify --add publishes them")
+        return (f"{count[UNKNOWN]} of {len(found)} runs are not published for this version of fedmpi; {name}, the one "
+                "that was repeated, gave the same hash. fedmpi verify --add publishes them")
     if count[CLOSE]:
         return (f"{count[CLOSE]} of {len(found)} hashes are new, and their losses agree within rounding: this machine "
                 "is fine, its processor or libraries add up in another order than those of the published hashes. "

@@ -1,7 +1,8 @@
 """Who takes part in a round, by `train.sampling` and `availability`, and in which simulated time (rank 0).
 
-Everything follows from the seed, the round, the simulated seconds so far and the files; with sampling loss also from
-the clients' losses, which are exact on any number of ranks."""
+Everything follows from the settings, the clients' sizes, the round, the simulated seconds so far, the rounds in which
+nobody took part and the files; with sampling loss also from the clients' losses, which are exact on any number of
+ranks."""
 from __future__ import annotations
 
 import hashlib

@@ -45,7 +45,7 @@ class EdgeLedger:
         """Return seconds and joules of each participant by name, (n,) each; {} without `edge`.
 
         Args:
-            nbytes: what each participant sends and receives.
+            nbytes: bytes that each participant sends and receives.
             made: which part of its steps each makes."""
         if self.edge is None:
             return {}

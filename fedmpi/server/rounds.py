@@ -65,7 +65,8 @@ class Run:
     stopped: str = ""
 
     def go(self) -> bool:
-        """Run all rounds. Return False if the run was saved and stopped early because somebody asked for it."""
+        """Run all rounds. Return False if the run was saved and stopped early: somebody asked for it, or there is no
+        time for another round."""
         state = self.state
         if state.round == 0:
             self.warm_up()
@@ -137,7 +138,7 @@ class Run:
         self.books.enter(table, facts | {"seconds": state.seconds})
 
     def attend(self, t: int, traffic: tuple[int, int]) -> Turnout:
-        """Draw the participants of round t, and tell the ranks who of them has no time for all steps.
+        """Draw the participants of round t, and tell the ranks who of them makes only a part of its steps in time.
 
         Args:
             traffic: bytes that a participant receives and sends."""
@@ -155,7 +156,7 @@ class Run:
         If it took none, its state stays.
 
         Args:
-            who: the participants that are not lost.
+            who: the participants that are in time and not lost.
             judge: measure them right after their training."""
         state, addressed = self.state, choose_addressed(self.config, self.federation.sizes, who, judge)
         send_messages(self.pool, self.hooks, state.shared, addressed)
@@ -234,7 +235,7 @@ def describe_memory(peaks: np.ndarray) -> dict[str, float]:
 
 
 def send_messages(pool: RankPool, hooks: Hooks, shared: State, who: Participants) -> None:
-    """Send each participant what the server addresses to it alone."""
+    """Send each client of `who` what the server addresses to it alone."""
     method = hooks.method
     if hooks.message_template is not None and len(who.ids):
         with name_method_in_errors(method, "messages", who.round + 1):

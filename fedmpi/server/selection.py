@@ -27,7 +27,7 @@ def refuse_selection(config: Config, federation: Federation) -> None:
     for name in (name for name, on in asked.items() if on == "validation"):
         if config.data.comes_split:
             raise BadInput(f"{name} = validation, but the data come split, without a validation part: choose another "
-                           "data.partition, and three shares for data.split")
+                           "data.partition (natural: or set its split to drawn), and three shares for data.split")
         if not config.data.validates:
             raise BadInput(f"{name} = validation, but data.split has no validation share: give three shares")
         if not federation.counts[honest, 1].any():

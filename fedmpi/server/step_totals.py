@@ -30,7 +30,8 @@ class StepTotals:
         return bool(np.isfinite(self.totals).all())
 
     def add_round(self, times: np.ndarray, trained: int, clients: int) -> JsonObject:
-        """Add the steps of a round; return the mean steps of a participant, and of all clients so far.
+        """Add the steps of a round; return the mean steps of a participant, with those that a client takes in the mean
+        to be judged, and the mean steps of all clients so far.
 
         Models that are trained only to be judged are not kept. Of their steps the latest ones count, so that the sum
         over kinds is what stands behind the judged models.

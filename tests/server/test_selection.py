@@ -237,8 +237,8 @@ def test_data_that_come_split_have_no_validation_part(bench, capsys):
     data = (f"data={{name: arrays, file: {bench.out('own.npz')}, partition: natural, clients: 2, "
             f"split: [.6, .15, .25], cache: {bench.cache}}}")
     assert refused(bench, capsys, data, "stop.patience=5") == (
-        "stop.on = validation, but the data come split, without a validation part: choose another data.partition, and "
-        "three shares for data.split")
+        "stop.on = validation, but the data come split, without a validation part: choose another data.partition "
+        "(natural: or set its split to drawn), and three shares for data.split")
 
 
 def test_old_results_are_read_under_the_new_names(tmp_path):
