@@ -17,6 +17,7 @@ from typing import NamedTuple
 import h5py
 import numpy as np
 
+from fedmpi.errors import StorageError
 from fedmpi.storage.atomic import atomic, refuse_special, report_failed_writes
 from fedmpi.storage.seal import DamagedFile, Flaw, is_plain_hdf5, refuse_damage
 from fedmpi.storage.sealed import RowsSpec, SealedFile, open_own, write_sealed
@@ -57,7 +58,7 @@ class History:
         self.chain = add_to_chain(self.chain, row)
 
     def save(self) -> None:
-        """Write what was noted. Raises StorageError."""
+        """Write what was noted. Raises StorageError, and DamagedFile if the part that grows cannot be read."""
         if not self.pending:
             return
         last = self.last or self.read_last()
@@ -73,7 +74,7 @@ class History:
         self.pending.clear()
 
     def read_last(self) -> Part:
-        """Return the last part, or a new one. Raises Damaged."""
+        """Return the last part, or a new one. Raises DamagedFile."""
         parts = list_parts(self.path)
         return read_part(parts[-1]) if parts else Part(self.path, None, {})
 
@@ -119,7 +120,7 @@ class History:
         return None
 
     def merge(self) -> None:
-        """Make one file of all parts, a part at a time. Raises StorageError."""
+        """Make one file of all parts, a part at a time. Raises StorageError, and DamagedFile for a damaged part."""
         paths = list_parts(self.path)
         if len(paths) < 2:
             return
@@ -133,7 +134,7 @@ class History:
                 for part in read_parts(self.path):
                     for name, values in join_tables([like, part.table]).items():
                         writer.append(name, values)
-            SealedFile(made, HISTORY_KIND)
+            read_back(made, self.path)
         self.last = None
         for path in paths[1:]:
             with report_failed_writes(path):
@@ -173,11 +174,20 @@ def write_part(part: Part) -> None:
     with atomic(part.path) as made:
         with write_sealed(made, HISTORY_KIND, {"after": part.after}, part.table, {}):
             pass
-        SealedFile(made, HISTORY_KIND)
+        read_back(made, part.path)
+
+
+def read_back(made: Path, path: Path) -> None:
+    """Raise StorageError if a file that was just written, and is to become `path`, is damaged."""
+    try:
+        SealedFile(made, HISTORY_KIND).close()
+    except DamagedFile as error:
+        raise StorageError(f"{path}: the disk does not give back what was written: {error.why}; check the disk, or "
+                           "give the run another --out") from error
 
 
 def read_part(path: Path) -> Part:
-    """Read a part, also one of fedmpi 0.1, which had no seal. Raises Damaged."""
+    """Read a part, also one of fedmpi 0.1, which had no seal. Raises DamagedFile."""
     with refuse_damage(path, HISTORY_KIND):
         if is_plain_hdf5(path):
             return Part(path, None, read_first_format(path))
@@ -201,13 +211,13 @@ def read_first_format(path: Path) -> HistoryTable:
 def read_history(path: Path | str) -> HistoryTable:
     """Return a whole history: `round` (rounds,), and measures (rounds, N) or (rounds, N, width); nan or 0: not taken.
 
-    `path` is that of history.h5; parts beside it belong to it. Raises Damaged."""
+    `path` is that of history.h5; parts beside it belong to it. Raises DamagedFile."""
     with refuse_damage(path, HISTORY_KIND):
         return join_tables([part.table for part in read_parts(Path(path))])
 
 
 def read_parts(path: Path) -> Iterator[Part]:
-    """Yield the parts of a history with the rounds that no part before has. Raises Damaged."""
+    """Yield the parts of a history with the rounds that no part before has. Raises DamagedFile."""
     last: int | None = None
     for found in list_parts(path) or [path]:
         part = read_part(found)

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import contextmanager
 
 import h5py
 import numpy as np
@@ -207,6 +208,29 @@ def test_a_history_that_a_checkpoint_does_not_know_is_put_aside(tmp_path, small_
     other = History(path)
     assert other.truncate(3, known) == f"{path} is damaged (it is missing): a new one starts"
     assert other.chain == "" and History(path).truncate(0) is None
+
+
+@pytest.mark.parametrize("act", ["save", "merge"])
+def test_a_disk_that_does_not_give_back_what_was_written(tmp_path, small_parts, monkeypatch, act):
+    """It is the disk that fails, as with checkpoints: `checkpoint.failure` says whether the run goes on."""
+    history = write(tmp_path / "history.h5", *range(1, 8))
+    history.append(8, measures(8))
+    if act == "merge":
+        history.save()
+    seal = module.write_sealed
+
+    @contextmanager
+    def spoil(path, *rest):
+        with seal(path, *rest) as writer:
+            yield writer
+        with open(path, "r+b") as file:
+            file.seek(-1, os.SEEK_END)
+            last = file.read(1)[0]
+            file.seek(-1, os.SEEK_END)
+            file.write(bytes([last ^ 1]))
+    monkeypatch.setattr(module, "write_sealed", spoil)
+    with pytest.raises(StorageError, match="the disk does not give back what was written: its checksum is wrong"):
+        getattr(history, act)()
 
 
 def test_a_column_that_comes_later_changes_no_hash_of_rounds_before(tmp_path):
