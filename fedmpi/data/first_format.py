@@ -23,7 +23,7 @@ class FirstFormat:
     """A federation of fedmpi 0.1, which is read like a SealedFile.
 
     The file has no checksums of single clients. So all of it is read when it is opened, and its fingerprint is computed
-    again. Raises Damaged if the file is incomplete or damaged."""
+    again. Raises DamagedFile if the file is incomplete or damaged."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -54,11 +54,11 @@ class FirstFormat:
         return self.about
 
     def read(self, name: str) -> np.ndarray:
-        """Return a whole data set. Raises Damaged."""
+        """Return a whole data set. Raises DamagedFile."""
         return self.rows(name, 0, self.places[name].shape[0])
 
     def rows(self, name: str, start: int, stop: int, edges: np.ndarray | None = None) -> np.ndarray:
-        """Return the rows of the pieces from `start` to before `stop`. Raises Damaged.
+        """Return the rows of the pieces from `start` to before `stop`. Raises DamagedFile.
 
         `edges` (pieces + 1,) gives the first row of each piece; without it every row is a piece."""
         at = slice(start, stop) if edges is None else slice(edges[start], edges[stop])

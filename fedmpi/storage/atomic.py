@@ -27,8 +27,8 @@ def atomic(path: Path, part: Path | None = None) -> Iterator[Path]:
         path: the file that is made, or replaced as a whole.
         part: the temporary path; by default `path` with the suffix `.part`, for files that one process writes.
 
-    After any exception the temporary file is gone and `path` is as it was. Raises StorageError for OSError, and for
-    a `path` that is a device or a pipe."""
+    After any exception the temporary file is gone and `path` is as it was (or new, if only the flush of its folder
+    failed). Raises StorageError for OSError, and for a `path` that is a device or a pipe."""
     with report_failed_writes(path):
         refuse_special(path)
     part = part or path.with_name(path.name + ".part")

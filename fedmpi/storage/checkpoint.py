@@ -7,8 +7,7 @@
 
 A checkpoint has its name only after it was flushed to the disk and read back: its seal, everything but the clients'
 rows, and of these as many as READ_BACK_BYTES hold, spread evenly. All rows were hashed when they were written. They are
-all read again when a run continues, before it does anything else, and a damaged checkpoint is refused then in favour of
-the one before.
+all read again when a run continues, before its first round; `--resume auto` then takes the one before a damaged one.
 """
 from __future__ import annotations
 
@@ -124,17 +123,17 @@ def list_libraries() -> dict[str, str]:
 
 
 class CheckpointFile(SealedFile):
-    """A checkpoint that is open for reading: verified but for the clients' rows. Raises Damaged."""
+    """A checkpoint that is open for reading: verified but for the clients' rows. Raises DamagedFile."""
 
     def __init__(self, path: Path | str):
         super().__init__(path, CHECKPOINT_KIND)
 
     def read_rows(self, start: int, stop: int) -> dict[str, np.ndarray]:
-        """Return rows [start, stop) of each Mine field, verified. Raises Damaged."""
+        """Return rows [start, stop) of each Mine field, verified. Raises DamagedFile."""
         return {name.removeprefix("mine/"): self.rows(name, start, stop) for name in self.names("mine")}
 
     def snapshot(self) -> Snapshot:
-        """Return all but the clients' rows. Raises Damaged."""
+        """Return all but the clients' rows. Raises DamagedFile."""
         shared = {name.removeprefix("shared/"): self.read(name) for name in self.names("shared")}
         values = {name: self.json(name) for name in JSON}
         values["config"] = rename_settings(values["config"])
@@ -142,21 +141,21 @@ class CheckpointFile(SealedFile):
 
 
 def check_checkpoint(path: Path | str, most: float = math.inf) -> None:
-    """Raise Damaged unless every byte is as it was written; of the rows, at most `most` bytes are looked at."""
+    """Raise DamagedFile unless every byte is as it was written; of the rows, at most `most` bytes are looked at."""
     saved = CheckpointFile(path)
     for name in saved.names("mine"):
         saved.check_rows(name, most=most / len(saved.names("mine")))
 
 
 def read_checkpoint(path: Path | str, check: bool = True) -> Snapshot:
-    """Return what a checkpoint holds; with `check` once the clients' rows are verified, too. Raises Damaged."""
+    """Return what a checkpoint holds; with `check` once the clients' rows are verified, too. Raises DamagedFile."""
     if check:
         check_checkpoint(path)
     return CheckpointFile(path).snapshot()
 
 
 def read_row_shapes(path: Path | str) -> dict[str, tuple[int, ...]]:
-    """Return the shape of one client's row of each Mine field. Raises Damaged."""
+    """Return the shape of one client's row of each Mine field. Raises DamagedFile."""
     saved = CheckpointFile(path)
     return {name.removeprefix("mine/"): tuple(saved.places[name].shape[1:]) for name in saved.names("mine")}
 

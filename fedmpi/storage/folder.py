@@ -32,7 +32,8 @@ from fedmpi.storage.run_status import holds_begun_run, holds_checkpoint
 
 # The files that are written as a whole, or grow by a line.
 SMALL_FILES = ("config.yaml", "metrics.jsonl", "result.json")
-# So many checkpoints that were set aside stay, so that a job that is restarted on a bad disk does not fill it.
+# So many checkpoints that were set aside stay, or those of the last time if these are more, so that a job that is
+# restarted on a bad disk does not fill it.
 MOST_SET_ASIDE = 5
 
 

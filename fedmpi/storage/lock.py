@@ -26,7 +26,8 @@ from fedmpi.slurm.job import SlurmJob, has_ended
 LOCK_BEAT_S = 10.0
 # A larger file is no lock: a lock has some hundred bytes.
 MOST_BYTES = 1 << 16
-# A holder on another machine counts as dead after so many seconds without a sign of life.
+# A holder whose process cannot be looked at (another machine or container) counts as dead after so many seconds without
+# a sign of life.
 MAX_SILENCE_S = 60.0
 
 

@@ -43,12 +43,12 @@ class DamagedFile(BadInput):
 
 
 class Flaw(Exception):
-    """Why a file cannot be used; `refuse_damage` makes it a Damaged that names the file."""
+    """Why a file cannot be used; `refuse_damage` makes it a DamagedFile that names the file."""
 
 
 @contextmanager
 def refuse_damage(path: Path | str, kind: str) -> Iterator[None]:
-    """Turn every error into Damaged: on bad files h5py raises errors of a dozen classes."""
+    """Turn every error into DamagedFile: on bad files h5py raises errors of a dozen classes."""
     try:
         yield
     except DamagedFile:

@@ -55,7 +55,7 @@ class SealedFile:
         path: the file.
         kind: one of REFUSALS.
 
-    Attributes: `about`, the entries of the seal; `places`, the Place of each data set by name. Raises Damaged."""
+    Attributes: `about`, the entries of the seal; `places`, the Place of each data set by name. Raises DamagedFile."""
 
     def __init__(self, path: Path | str, kind: str):
         self.path, self.kind = Path(path), kind
@@ -96,7 +96,7 @@ class SealedFile:
     def rows(self, name: str, start: int, stop: int, edges: np.ndarray | None = None) -> np.ndarray:
         """Return the rows of pieces [start, stop), verified.
 
-        `edges` (pieces + 1,) says where each piece begins; without it each row is a piece. Raises Damaged."""
+        `edges` (pieces + 1,) says where each piece begins; without it each row is a piece. Raises DamagedFile."""
         with refuse_damage(self.path, self.kind):
             at = np.arange(start, stop + 1) if edges is None else edges[start:stop + 1]
             label = name.rpartition("/")[2]
@@ -109,7 +109,7 @@ class SealedFile:
             return rows
 
     def check_rows(self, name: str, edges: np.ndarray | None = None, most: float = math.inf) -> None:
-        """Raise Damaged unless pieces agree with their checksums: all, or as many as `most` bytes hold, spread
+        """Raise DamagedFile unless pieces agree with their checksums: all, or as many as `most` bytes hold, spread
         evenly."""
         place = self.places[name]
         count, size = len(edges) - 1 if edges is not None else place.shape[0], place.row_bytes * place.shape[0]
@@ -158,7 +158,7 @@ def find_place(name: str, data: h5py.Dataset | h5py.Group, size: int) -> Place:
 
 
 def refuse_foreign(name: str, data: h5py.Dataset | h5py.Group) -> None:
-    """Raise Flaw unless a data set holds numbers, and no others than those of its own file."""
+    """Raise Flaw or TypeError unless a data set holds numbers, and no others than those of its own file."""
     if not isinstance(data, h5py.Dataset):
         raise Flaw(f"{name} is not a plain data set")
     if data.is_virtual:

@@ -52,7 +52,7 @@ DAMAGE = (flip, cut, blank, insert, extend, swap, swap_blocks, repeat_block)
 
 
 def damage_at_random(path: Path, count: int, read: Callable[[], object], first: int = 0) -> tuple[int, int]:
-    """Damage a file in `count` ways; `read` must raise Damaged, or return what it returns for the intact file.
+    """Damage a file in `count` ways; `read` must raise DamagedFile, or return what it returns for the intact file.
 
     Return how often the file was refused by its name, and how often a byte was changed. The file is restored at the
     end."""
