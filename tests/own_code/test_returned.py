@@ -29,8 +29,8 @@ CASES = [
     ("init", "return Shared(self.model.start)", "not a Shared of 1"),
     ("init", "return Shared(3), Mine(self.model.start)", "the Shared has an int in its field w"),
     ("init", "return Shared(self.model.start), [self.model.start]", "the Mine is a list of 1"),
-    ("init", "return Shared(self.model.start.bfloat16()), Mine(self.model.start)", "init() must return in the field w of "
-     "the Shared numbers of type uint8, int32, int64, float32, float64, bool, float16, int8, int16, not a tensor of"),
+    ("init", "return Shared(self.model.start.bfloat16()), Mine(self.model.start)", "init() must return in the field w "
+     "of the Shared numbers of type uint8, int32, int64, float32, float64, bool, float16, int8, int16, not a tensor"),
     ("init", "return Shared(self.model.start), Mine(self.model.start + 0j)", "in the field v of the Mine numbers of"),
     ("message_template", "return Up(self.model.start.bfloat16())", "in the field w of the message numbers of type"),
     ("client", "return None", "must return a pair (Mine, Up), not None"),

@@ -193,7 +193,8 @@ def test_partial_work_is_what_fits():
 
 def test_several_trainings_are_counted_as_they_are_made():
     """Of five trainings with 8 steps each, one step each fits into 9 s: no more than 5 of 40 steps, not 9 of 40."""
-    made, who = clock([RoundWork(80, 0, (8,) * 5)] * 4, stragglers={"step_seconds": 1., "deadline": 9., "late": "partial"})
+    made, who = clock([RoundWork(80, 0, (8,) * 5)] * 4,
+                      stragglers={"step_seconds": 1., "deadline": 9., "late": "partial"})
     found = made.time_round(who, 0)
     assert found.partial.all() and found.made.tolist() == [5 / 40] * 4
 
