@@ -82,7 +82,7 @@ def refuse_wrong_log(method: Method, who: Participants, task: Task, error: type[
         return
     start, facts, n = f"method {name_class(type(method))}: who.log", dict(who.facts), len(who.ids)
     if "clusters" in facts:
-        labels, k = read_labels(facts.pop("clusters")), facts.pop("k", None)
+        labels, k = read_clusters(facts.pop("clusters")), facts.pop("k", None)
         if not isinstance(k, int | np.integer):
             raise error(f"{start}(clusters=...): give the number of clusters, too, as in who.log(clusters=..., k=4); "
                         f"k is {describe_value(k)}")
@@ -103,7 +103,7 @@ def refuse_wrong_log(method: Method, who: Participants, task: Task, error: type[
         raise error(f"{start}: a line of metrics.jsonl has a measure {clash[0]} of its own; give yours another name")
 
 
-def read_labels(values: object) -> np.ndarray:
+def read_clusters(values: object) -> np.ndarray:
     """Return clusters as an array, of objects if they are lists of different lengths."""
     try:
         return np.asarray(values)
