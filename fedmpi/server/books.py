@@ -176,7 +176,8 @@ class Books:
             last, chosen = lines[-1], selection.find_best_validation_line(lines)
             best, how = (find_best_line(lines), "best") if chosen is None else (chosen, "at best validation")
             task = self.task
-            text += (f"  {task.title} {task.format(last[task.key])} (worst tenth "
+            when = "" if last["round"] == state.round else f" in round {last['round']}"
+            text += (f"  {task.title} {task.format(last[task.key])}{when} (worst tenth "
                      f"{task.format(last[f'{task.measure}_worst_decile'])}, {how} {task.format(best[task.key])} "
                      f"in round {best['round']})")
         left = seconds * (total - state.round)

@@ -62,8 +62,8 @@ def test_a_round_is_shown_with_the_best_one_and_the_time_left(quiet):
     assert shown == ["round    7/1000  0.25 s a round, 4 min left",
                      "round    7/1000  accuracy 50.00 % (worst tenth 12.50 %, best 75.00 % in round 3)  1.50 s a "
                      "round, 25 min left",
-                     "round 1000/1000  accuracy 50.00 % (worst tenth 12.50 %, best 75.00 % in round 3)  100.00 s a "
-                     "round, 0.0 s left"]
+                     "round 1000/1000  accuracy 50.00 % in round 7 (worst tenth 12.50 %, best 75.00 % in round 3)  "
+                     "100.00 s a round, 0.0 s left"]
 
 
 def finished(run, honest: int):
