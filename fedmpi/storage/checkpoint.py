@@ -28,11 +28,11 @@ import numpy as np
 
 from fedmpi import __version__
 from fedmpi.config.old_names import rename_settings
-from fedmpi.errors import BadInput, StorageError
+from fedmpi.errors import BadInput
 from fedmpi.json_values import Json, JsonObject, flatten_settings
 from fedmpi.storage.atomic import atomic, report_failed_writes
 from fedmpi.storage.older_versions import add_missing_settings, refuse_changed_method
-from fedmpi.storage.seal import DamagedFile, open_regular, read_seal, refuse_damage
+from fedmpi.storage.seal import DamagedFile, open_regular, read_seal, refuse_damage, report_faulty_disk
 from fedmpi.storage.sealed import READ_BACK_BYTES, RowsSpec, SealedFile, require_numeric, write_sealed
 
 CHECKPOINT_KIND = "checkpoint"
@@ -94,11 +94,8 @@ def write_checkpoint(folder: Path, snapshot: Snapshot, pieces: Iterable[dict[str
                                      f"{sorted({len(values) for values in block.values()})} rows")
                 for name, values in block.items():
                     writer.append(f"mine/{name}", values)
-        try:
+        with report_faulty_disk(path):
             check_checkpoint(part, READ_BACK_BYTES)
-        except DamagedFile as error:
-            raise StorageError(f"{path}: the disk does not give back what was written: {error}; check the disk, or "
-                               "give the run another --out") from error
     return path
 
 

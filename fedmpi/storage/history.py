@@ -17,9 +17,8 @@ from typing import NamedTuple
 import h5py
 import numpy as np
 
-from fedmpi.errors import StorageError
 from fedmpi.storage.atomic import atomic, refuse_special, report_failed_writes
-from fedmpi.storage.seal import DamagedFile, Flaw, is_plain_hdf5, refuse_damage
+from fedmpi.storage.seal import DamagedFile, Flaw, is_plain_hdf5, refuse_damage, report_faulty_disk
 from fedmpi.storage.sealed import RowsSpec, SealedFile, open_own, write_sealed
 
 HISTORY_KIND = "history"
@@ -134,7 +133,8 @@ class History:
                 for part in read_parts(self.path):
                     for name, values in join_tables([like, part.table]).items():
                         writer.append(name, values)
-            read_back(made, self.path)
+            with report_faulty_disk(self.path):
+                SealedFile(made, HISTORY_KIND).close()
         self.last = None
         for path in paths[1:]:
             with report_failed_writes(path):
@@ -174,16 +174,8 @@ def write_part(part: Part) -> None:
     with atomic(part.path) as made:
         with write_sealed(made, HISTORY_KIND, {"after": part.after}, part.table, {}):
             pass
-        read_back(made, part.path)
-
-
-def read_back(made: Path, path: Path) -> None:
-    """Raise StorageError if a file that was just written, and is to become `path`, is damaged."""
-    try:
-        SealedFile(made, HISTORY_KIND).close()
-    except DamagedFile as error:
-        raise StorageError(f"{path}: the disk does not give back what was written: {error.why}; check the disk, or "
-                           "give the run another --out") from error
+        with report_faulty_disk(part.path):
+            SealedFile(made, HISTORY_KIND).close()
 
 
 def read_part(path: Path) -> Part:

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from fedmpi import __version__
-from fedmpi.errors import BadInput
+from fedmpi.errors import BadInput, StorageError
 from fedmpi.json_values import JsonObject
 from fedmpi.storage.atomic import describe_reason
 
@@ -60,6 +60,16 @@ def refuse_damage(path: Path | str, kind: str) -> Iterator[None]:
         damaged = DamagedFile(REFUSALS[kind].format(path=path, why=why))
         damaged.why = why
         raise damaged from error
+
+
+@contextmanager
+def report_faulty_disk(path: Path) -> Iterator[None]:
+    """Raise StorageError if a file that was just written, and is to become `path`, reads back damaged."""
+    try:
+        yield
+    except DamagedFile as error:
+        raise StorageError(f"{path}: the disk does not give back what was written: {error.why}; check the disk, or "
+                           "give the run another --out") from error
 
 
 def open_regular(path: Path | str) -> io.FileIO:
