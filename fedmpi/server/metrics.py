@@ -20,6 +20,8 @@ EMBEDDING_DIM = 50
 OF_MAIN_MEASURE = ("mean", "weighted", "std", "worst_decile", "variance", "gini")
 # Endings of measures' names, in the order of the table of Evaluator.measure_clients.
 ENDINGS = ("", *MODEL_ENDINGS)
+# What `Groups.update` says of a round.
+FACTS_OF_CLUSTERS = frozenset({"cluster_sizes", "cluster_sizes_all", "cluster_changes", "ari", "purity"})
 
 
 def split_measures(table: np.ndarray) -> dict[str, np.ndarray]:

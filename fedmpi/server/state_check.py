@@ -18,7 +18,7 @@ from fedmpi.clients.returned import describe_value, is_built_in, name_class
 from fedmpi.comm.exact import BadWeights
 from fedmpi.errors import FedmpiError
 from fedmpi.method import Method, Participants, State
-from fedmpi.server.metrics import ENDINGS, make_metrics_line, summarise_newcomers
+from fedmpi.server.metrics import ENDINGS, FACTS_OF_CLUSTERS, make_metrics_line, summarise_newcomers
 from fedmpi.task import Task
 
 # What a line of metrics.jsonl says of each round beside the clients' measures.
@@ -28,8 +28,6 @@ FACTS_OF_A_ROUND = (
     "simulated_seconds", "steps", "steps_so_far", "clients_moved", "seconds", "seconds_train", "seconds_judge",
     "imbalance", "idle_share", "bytes_sent_by_server", "bytes_received_by_server", "memory_mib", "memory_mib_server",
     "gpu_memory_mib")
-# What it says, too, if a method logs clusters.
-FACTS_OF_CLUSTERS = frozenset({"cluster_sizes", "cluster_sizes_all", "cluster_changes", "ari", "purity"})
 
 
 def is_all_finite(values: Tensor) -> bool:
