@@ -128,19 +128,18 @@ class SimulatedTime:
             allowed = np.minimum(self.stragglers.deadline or np.inf, allowed if leaving is None else leaving)
             allowed = np.broadcast_to(allowed, who.ids.shape)
         finish = cost.transfer + cost.passes + cost.step * whole
-        in_time, made = finish <= allowed, whole.copy()
-        total = whole.copy()
+        in_time, portions, made = finish <= allowed, np.stack([whole, whole], 1), whole.copy()
         for i in np.flatnonzero(~in_time):
             left = allowed[i] - cost.transfer[i] - cost.passes[i]
             # the part of a step that rounding takes away is not missing
             budget = int(max(0, left) / cost.step[i] + 1e-9) if cost.step[i] else 0
             if self.stragglers.late == "drop":
-                made[i] = total[i] = min(budget, whole[i])
+                portions[i, 0] = made[i] = min(budget, whole[i])
                 continue
             portion = fit_portion(cost.parts[i], budget)
-            made[i], in_time[i] = (0, False) if portion is None else (portion.made, True)
-            total[i] = sum(map(portion.shorten, cost.parts[i])) if portion else 0
-        return Timing(in_time, np.stack([made, whole], 1), np.minimum(finish, allowed), total / np.maximum(1, whole))
+            portions[i, 0], in_time[i] = (0, False) if portion is None else (portion.made, True)
+            made[i] = sum(map(portion.shorten, cost.parts[i])) if portion else 0
+        return Timing(in_time, portions, np.minimum(finish, allowed), made / np.maximum(1, whole))
 
     def time_candidates(self, who: Participants, works: list[RoundWork], nbytes: int) -> np.ndarray:
         """Return the seconds until each of some candidates has received the model and told its loss, (n,).
