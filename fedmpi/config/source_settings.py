@@ -50,8 +50,9 @@ def build_source(data: Json, settings: JsonObject, default: str) -> NamedSetting
     name = data.get("name", default) if isinstance(data, dict) else None
     if not isinstance(name, str):
         return None
-    if not settings and (":" in name or name in registry.list_available("datasets")) and (
-            name not in registry.list_built_in("datasets")):
+    # Asked last, because it reads what is installed.
+    if not settings and name not in registry.list_built_in("datasets") and (
+            ":" in name or name in registry.list_available("datasets")):
         return None
     cls = registry.find_class_of_setting("datasets", name, "data.name")
     if not dataclasses.is_dataclass(cls):

@@ -37,8 +37,9 @@ def is_library(path: Path) -> bool:
 
 def list_plug_ins() -> set[str]:
     """Return the names of the packages that have entry points for fedmpi."""
+    installed = entry_points()
     return {entry.value.partition(":")[0].partition(".")[0].strip() for group in GROUPS
-            for entry in entry_points(group=group)}
+            for entry in installed.select(group=group)}
 
 
 def is_own_module(name: str) -> bool:
