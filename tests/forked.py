@@ -39,13 +39,13 @@ def run(ranks: int, *words, cwd=ROOT, environment=None) -> CompletedProcess:
     return call(ranks, as_main, cwd, environment)
 
 
-def script(path, cwd=ROOT, environment=None) -> CompletedProcess:
-    """Run `python PATH` in one process to its end; return the code and the output."""
+def script(path, cwd=ROOT, environment=None, ranks=1) -> CompletedProcess:
+    """Run `python PATH` on some ranks to its end; return the code and the output of the job."""
     def as_script():
         sys.argv = [str(path)]
         sys.path.insert(0, str(Path(path).parent))
         runpy.run_path(str(path), run_name="__main__")
-    return call(1, as_script, cwd, environment)
+    return call(ranks, as_script, cwd, environment)
 
 
 def command(ranks: int, *words, cwd=ROOT, environment=None) -> CompletedProcess:

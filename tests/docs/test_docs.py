@@ -25,10 +25,13 @@ from tests.docs.pages import MARKS, PAGES, ROOT, blocks, calls, inline
 
 # Seconds after which a command that hangs is ended; no test depends on it.
 LIMIT = 600
-# Characters that, outside of single quotes, leave a line to bash.
+# Texts in quotes, in which bash changes nothing, and comments.
+PLAIN = re.compile(r"'[^']*'|\"[^\"$`\\]*\"|\s#.*")
+# Characters that leave the rest of a line to bash.
 SHELL = set("|&;<>$`*({[\"")
 # Lines that forks of this process perform.
-FORKED = re.compile(r"(mpiexec -n (?P<ranks>\d+) )?(fedmpi (?!sweep)|python -m (?P<module>benchmarks) )")
+FORKED = re.compile(r"(mpiexec -n (?P<ranks>\d+) )?(fedmpi (?!sweep)|python -m (?P<module>benchmarks) |"
+                    r"python (?P<script>-c |(?=\w+\.py)))")
 # The README's first command runs under the real launcher. Here it stops after a tenth of its rounds, because
 # `fedmpi verify` in docs/reproducibility.md performs all of them and judges the digest and the loss.
 LAUNCHED = "mpiexec -n 3 fedmpi run configs/quickstart.yaml"
@@ -76,8 +79,11 @@ class Reader:
     def run(self, line: str) -> tuple[int, str]:
         """Run a command line; return its exit code and what it printed."""
         simple = FORKED.match(line)
-        if simple and line != LAUNCHED and not SHELL & set(re.sub(r"'[^']*'|\s#.*", "", line)):
+        if simple and line != LAUNCHED and not SHELL & set(PLAIN.sub("", line)):
             words, ranks = shlex.split(line[simple.end():], comments=True), int(simple["ranks"] or 1)
+            if simple["script"] is not None:
+                (word,) = words
+                return self.python(word if simple["script"] else (self.folder / word).read_text(), ranks)
             place = {"cwd": self.folder, "environment": self.environment}
             done = (forked.run(ranks, simple["module"], *words, **place) if simple["module"]
                     else forked.command(ranks, *words, **place))
@@ -93,11 +99,11 @@ class Reader:
                 os.killpg(shell.pid, signal.SIGKILL)
         return shell.returncode, said
 
-    def python(self, text: str) -> tuple[int, str]:
-        """Run a Python source; return its exit code and what it printed."""
+    def python(self, text: str, ranks: int = 1) -> tuple[int, str]:
+        """Run a Python source on some ranks; return the exit code and what they printed."""
         script = self.folder / "block.py"
         script.write_text(text)
-        done = forked.script(script, self.folder, self.environment)
+        done = forked.script(script, self.folder, self.environment, ranks)
         return done.returncode, done.stdout + done.stderr
 
     def follow(self, block) -> None:
