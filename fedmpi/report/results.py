@@ -79,6 +79,14 @@ class ReportRun:
         return find_task(lines[-1]) if lines else None
 
     @cached_property
+    def judged_part(self) -> str:
+        """The part of the samples that its rounds are judged on, "test" or "validation" (`evaluate.on`)."""
+        try:
+            return str(run_status.read_settings(self.folder).get("evaluate", {}).get("on", "test"))
+        except BadInput:
+            return "test"
+
+    @cached_property
     def last_measures(self) -> np.ndarray | None:
         """The clients' accuracies, or errors, (clients,) at the end of a finished run; nan for attackers and clients
         without test samples. None if the run is not finished, or its history or settings cannot be read."""
@@ -129,6 +137,12 @@ class Results:
     def task(self) -> Task:
         """What the runs have learned."""
         return find_shown_task(self.runs)
+
+    @property
+    def judged(self) -> str:
+        """What the runs are compared by, in words, such as "test accuracy"."""
+        samples = sorted({run.judged_part for run in self.runs if run.outcome.lines}) or ["test"]
+        return f"{' or '.join(samples)} {self.task.title}"
 
     def of(self, row: str, column: str) -> list[ReportRun]:
         """Return the runs of a row and column, one for each seed."""

@@ -46,6 +46,21 @@ def test_only_what_there_are_data_for_is_drawn_under_names_of_their_own(results,
     assert next(figures.draw_figures(alone)).caption.startswith("Test accuracy, mean over clients")
 
 
+def test_captions_and_axes_say_what_was_measured_on_which_samples(tmp_path):
+    lines = [{"round": 1, "mse_mean": .5, "seconds": 1.}, {"round": 2, "mse_mean": .25, "seconds": 2.}]
+    found = [ReportRun("A", "one", seed, made.run(tmp_path / str(seed), {"evaluate": {"on": on}}, lines))
+             for seed, on in enumerate(["validation", "validation", "test"])]
+    def picture(runs):
+        return next(figures.draw_figures(Results("t", "c", ["A"], ["one"], [0, 1, 2], runs)))
+    assert picture(found[:2]).caption.startswith("Validation squared error, mean over clients; band")
+    assert picture(found[:2]).figure.axes[0].get_ylabel() == "validation squared error, mean over clients"
+    assert picture(found).caption.startswith("Test or validation squared error, mean")
+    assert ReportRun("A", "one", 0, tmp_path / "none").judged_part == "test"
+    ranks, = [entry for entry in figures.OF_RESULTS if entry.name == "ranks"]
+    assert figures.fill_caption(ranks.caption, Results("t", "c", [], [], [], found)).startswith(
+        "Mean rank by squared error after")
+
+
 def test_curves_and_bands_are_in_percent_over_the_rounds_that_all_seeds_have(results):
     """Alpha has 20 and 30 after round 2, 40 and 50 after round 4; the deviation of two is their distance / sqrt(2)."""
     axes, = accuracy.draw_accuracy_by_round(results, "one").axes

@@ -46,16 +46,22 @@ def draw_each_figure(results: Results) -> Iterator[Picture]:
     for name, caption, function in OF_RESULTS:
         figure = function(results)
         if figure:
-            yield Picture(name, caption, figure)
+            yield Picture(name, fill_caption(caption, results), figure)
     for name, caption, function in OF_COLUMN:
         for column in results.columns:
             figure = function(results, column)
             if figure:
                 where = f"{column}: " if len(results.columns) > 1 else ""
-                yield Picture(f"{name}-{make_file_part(column)}", where + caption, figure)
+                yield Picture(f"{name}-{make_file_part(column)}", where + fill_caption(caption, results), figure)
     for name, caption, function in OF_RUN:
         for run in results.list_examples():
             figure = function(run)
             if figure:
                 of = f"{make_file_part(run.row)}-{make_file_part(run.column)}"
-                yield Picture(f"{name}-{of}", f"{run.name}: {caption}", figure)
+                yield Picture(f"{name}-{of}", f"{run.name}: {fill_caption(caption, results)}", figure)
+
+
+def fill_caption(caption: str, results: Results) -> str:
+    """Return a caption with what the runs learned in place of {measure}, and on which samples in place of {judged}."""
+    text = caption.format(measure=results.task.title, judged=results.judged)
+    return text[:1].upper() + text[1:]

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-@figure_of_results("ranks", "Mean rank by accuracy after the last round, over columns and seeds in which all rows are "
+@figure_of_results("ranks", "Mean rank by {measure} after the last round, over columns and seeds in which all rows are "
                    "finished; a bar joins rows that do not differ (Nemenyi, level .05)")
 def draw_mean_ranks(results: Results) -> Figure | None:
     """Draw the critical-difference diagram of the rows."""

@@ -2,6 +2,8 @@
 from __future__ import annotations
 
 FAULTS: list[tuple[str, str, str]] = [
+    ("fedmpi.report.results:Results.judged", "run.judged_part for run", '"test" for run'),
+    ("fedmpi.report.figures:fill_caption", "measure=results.task.title", 'measure="accuracy"'),
     ("fedmpi.report.length:find_length", "statistics.fmean(made)", "made[0]"),
     ("fedmpi.report.length:show_length", "share >= .95", "share >= 9.5"),
     ("fedmpi.report.tables:make_table", "if known else None,", "if values else None,"),
