@@ -274,6 +274,14 @@ def test_a_task_of_an_array_keeps_its_books_beside_its_folder(cluster):
         "4"]
 
 
+def test_a_task_of_an_array_that_is_refused_has_its_place_in_the_summary(cluster):
+    """The summary needs the program, which `setup` makes available."""
+    job = JobScript("c.yaml", array=((), ()), out="all", setup='fedmpi() { echo "made available: $*"; }')
+    done = cluster.run(DONE, job, out="all/1", SLURM_ARRAY_JOB_ID="9", SLURM_ARRAY_TASK_ID="1", SLURM_JOB_NUM_NODES="3")
+    assert done.code == 2 and not cluster.read("srun.words")
+    assert cluster.read("all/summary.txt") == "made available: summary all\n"
+
+
 def test_a_task_of_an_array_goes_back_into_the_queue_alone(cluster):
     tasks = {"SLURM_ARRAY_JOB_ID": "9", "SLURM_ARRAY_TASK_ID": "0"}
     job = JobScript("c.yaml", array=((), ()), folders=("x/one two", "y"), out="all")

@@ -4,6 +4,7 @@ from __future__ import annotations
 TEMPLATE = "fedmpi/slurm/job.sbatch.j2:"
 
 FAULTS: list[tuple[str, str, str]] = [
+    (TEMPLATE, 'setup\n[ "$SLURM_JOB_NUM_NODES"', '[ "$SLURM_JOB_NUM_NODES"'),
     # the body of scripts: when a job ends and when it starts again
     (TEMPLATE, '[ "$code" = 2 ] && end 2', '[ "$code" = 2 ] && end 1'),
     (TEMPLATE, '[ -e "$out/result.json" ] && {', '[ "$code" = 0 ] && {'),
