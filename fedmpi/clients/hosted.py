@@ -208,7 +208,7 @@ class HostedClients:
             for name, v in self.store.read(client)._asdict().items():
                 if not updates.fits_exact_sums((v,)):
                     self.context.client = client
-                    raise exact.NotFinite(0, v, name)
+                    raise exact.NotFinite(0, v, name, idle=client not in self.here)
 
     def find_bad_updates(self, ids: np.ndarray) -> np.ndarray:
         """Return 1 for each of the participants that trained here and whose update cannot be used, else 0, (n,)."""

@@ -49,15 +49,19 @@ class BadWeights(FedmpiError):
 
 
 class NotFinite(FedmpiError):
-    """A row that cannot be summed; `row` is its position, by which the caller names the client and the field."""
+    """A row that cannot be summed; `row` is its position, by which the caller names the client and the field.
 
-    def __init__(self, row: int, values: Tensor, field: str = ""):
+    With `idle` it is the state of a client that did not train, which `faults.bad_update` does not leave out."""
+
+    def __init__(self, row: int, values: Tensor, field: str = "", idle: bool = False):
         bad = int((~values.isfinite()).sum())
         self.row, self.values = row, values
         what = (f"{bad} non-finite values of {values.numel()}" if bad else
                 f"values up to {values.abs().max():.3g}, out of the range of exact sums ({RANGE:g})")
-        super().__init__(f"update{field and ' of ' + field} has {what}; lower train.lr, look at this client's data, or "
-                         "leave such updates out (faults.bad_update=skip)")
+        name, remedy = ("state", "it did not train in this round: look at what the method's `idle` computes, and at "
+                        "this client's data") if idle else (
+            "update", "lower train.lr, look at this client's data, or leave such updates out (faults.bad_update=skip)")
+        super().__init__(f"{name}{field and ' of ' + field} has {what}; {remedy}")
 
 
 def accumulate(rows: Sequence[Tensor], weights: Tensor, into: Tensor, groups: Tensor | None = None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 MEASURES = "fedmpi.clients.measures:"
 
 FAULTS: list[tuple[str, str, str]] = [
+    ("fedmpi.clients.hosted:HostedClients._refuse_bad_states", "idle=client not in self.here", "idle=False"),
     # what a rank measures and keeps
     ("fedmpi.clients.evaluation:Evaluator.get_samples", "self.parts[part]", "self.parts[0]"),
     ("fedmpi.clients.evaluation:Evaluator.get_samples", '{name}"], samples[f"y_{name}"]',
