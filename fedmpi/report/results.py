@@ -82,7 +82,7 @@ class ReportRun:
     def judged_part(self) -> str:
         """The part of the samples that its rounds are judged on, "test" or "validation" (`evaluate.on`)."""
         try:
-            return str(run_status.read_settings(self.folder).get("evaluate", {}).get("on", "test"))
+            return str(flatten_settings(run_status.read_settings(self.folder)).get("evaluate.on", "test"))
         except BadInput:
             return "test"
 
