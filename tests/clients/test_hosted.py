@@ -293,7 +293,8 @@ def test_what_idle_clients_keep_is_looked_at_too():
             return mine._replace(a=mine.a + (float("inf") if int(data.id) == 3 else 1))
     group = lab().group
     group.method = group.hooks.method = Idling().with_model(group.method.model)
-    with pytest.raises(exact.NotFinite, match="^state of a has 6 non-finite .* of 6; it did not train"):
+    said = "^state of a has 6 non-finite values of 6; it did not train in this round: look at what the method's `idle`"
+    with pytest.raises(exact.NotFinite, match=said):
         group.train(0, np.array([1, 4]), np.array([1, 4]), False)
     assert group.context.client == 3 and list(group.ups) == [1, 4]
     assert group.store.read(0).a.tolist() == [[1.] * 3] * 2 and int(group.store.read(0).n) == 0

@@ -31,7 +31,7 @@ PLAIN = re.compile(r"'[^']*'|\"[^\"$`\\]*\"|\s#.*")
 SHELL = set("|&;<>$`*({[\"")
 # Lines that forks of this process perform.
 FORKED = re.compile(r"(mpiexec -n (?P<ranks>\d+) )?(fedmpi (?!sweep)|python -m (?P<module>benchmarks) |"
-                    r"python (?P<script>-c |(?=\w+\.py)))")
+                    r"python (?P<code>-c )|python (?P<file>(?=\w+\.py$)))")
 # The README's first command runs under the real launcher. Here it stops after a tenth of its rounds, because
 # `fedmpi verify` in docs/reproducibility.md performs all of them and judges the digest and the loss.
 LAUNCHED = "mpiexec -n 3 fedmpi run configs/quickstart.yaml"
@@ -81,9 +81,8 @@ class Reader:
         simple = FORKED.match(line)
         if simple and line != LAUNCHED and not SHELL & set(PLAIN.sub("", line)):
             words, ranks = shlex.split(line[simple.end():], comments=True), int(simple["ranks"] or 1)
-            if simple["script"] is not None:
-                (word,) = words
-                return self.python(word if simple["script"] else (self.folder / word).read_text(), ranks)
+            if simple["code"] or simple["file"] is not None:
+                return (self.python if simple["code"] else self.script)(*words, ranks=ranks)
             place = {"cwd": self.folder, "environment": self.environment}
             done = (forked.run(ranks, simple["module"], *words, **place) if simple["module"]
                     else forked.command(ranks, *words, **place))
@@ -101,9 +100,12 @@ class Reader:
 
     def python(self, text: str, ranks: int = 1) -> tuple[int, str]:
         """Run a Python source on some ranks; return the exit code and what they printed."""
-        script = self.folder / "block.py"
-        script.write_text(text)
-        done = forked.script(script, self.folder, self.environment, ranks)
+        (self.folder / "block.py").write_text(text)
+        return self.script("block.py", ranks)
+
+    def script(self, name: str, ranks: int = 1) -> tuple[int, str]:
+        """Run a Python file of the folder on some ranks; return the exit code and what they printed."""
+        done = forked.script(self.folder / name, self.folder, self.environment, ranks)
         return done.returncode, done.stdout + done.stderr
 
     def follow(self, block) -> None:
