@@ -130,9 +130,10 @@ def time_sums(notes: Notes) -> None:
         there = add().cpu()
         here = add([row.cpu() for row in rows]) if options.device == "cuda" else there
         notes.put("bits", digests={f"exact sum of {clients} rows is the CPU's": str(torch.equal(there, here))})
-        lab = make(federation_of("cifar10", clients, 20), options.device, "cnn4", "float32")
-        lab.train()
-        put_sum(notes, "judging", clients, *notes.attempt(measure, lab.judge, options.device))
+        for engine in ("loop", "vmap"):
+            lab = make(federation_of("cifar10", clients, 20), options.device, "cnn4", "float32", engine)
+            lab.train()
+            put_sum(notes, f"judging, {engine}", clients, *notes.attempt(measure, lab.judge, options.device))
 
 
 def put_sum(notes: Notes, what: str, clients: int, spent, error: str) -> None:
