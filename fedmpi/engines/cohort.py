@@ -29,6 +29,7 @@ from fedmpi.engines.gradients import (
     compute_own_gradient,
     is_empty,
 )
+from fedmpi.engines.outside_vmap import is_shared
 from fedmpi.engines.padding import SAMPLES_PER_BLOCK, gather_padded, pad_samples
 from fedmpi.engines.step import Step, StepOptions, allocate_rows, make_mover
 from fedmpi.engines.step_counter import NO_COUNTER, StepCounter
@@ -148,18 +149,30 @@ class Cohort(CohortSteps):
             yield from (block[:k, t] for t, k in enumerate(ks))
 
     @torch.no_grad()
-    def forward(self, net: NetOrOutputs, w: Tensor) -> Tensor:
-        """Return the outputs on all (padded) samples, (c, s, ...)."""
-        parts: list[Tensor] | Tensor = w
+    def forward(self, net: NetOrOutputs, w: Tensor, shared: bool = False) -> Tensor:
+        """Return the outputs on all (padded) samples, (c, s, ...), by blocks; blocks of mere padding repeat the first.
+
+        Args:
+            shared: compute all with the first row of w (c, d), by one network rather than by one for each client."""
+        rows = w[0] if shared else w
+        parts: list[Tensor] | Tensor = rows
         if isinstance(net, Net):
             net.module.eval()
-            parts = [p.contiguous() if p.ndim < 5 else p for p in net.split(w)]
+            parts = [p.contiguous() if p.ndim < 5 else p for p in net.split(rows)]
         else:
             self.network.eval()
-        outputs = []
-        for x in self.x.split(SAMPLES_PER_BLOCK, dim=1):
-            x = as_input(x.flatten(0, 1)).unflatten(0, x.shape[:2])
-            outputs.append(vmap(net)(parts, x))
+        outputs: list[Tensor] = []
+        for i, block in enumerate(self.x.split(SAMPLES_PER_BLOCK, 1)):
+            k = self.count_reaching(i * SAMPLES_PER_BLOCK)
+            x = as_input(block[:k].flatten(0, 1))
+            if shared:
+                # On a CPU bits must not depend on how many clients have such a block.
+                pieces = x.split(max(1, len(x)) if x.is_cuda else SAMPLES_PER_BLOCK)
+                found = torch.cat([net(parts, piece) for piece in pieces]).unflatten(0, (k, -1))
+            else:
+                mine = [p[:k] for p in parts] if isinstance(parts, list) else parts[:k]
+                found = vmap(net)(mine, x.unflatten(0, block[:k].shape[:2]))
+            outputs.append(torch.cat([found, outputs[0][k:]]) if k < len(self.x) else found)
         return torch.cat(outputs, 1)
 
     @property
@@ -169,8 +182,9 @@ class Cohort(CohortSteps):
         return self.model
 
     def mean_loss(self, net: NetOrOutputs, w: Tensor) -> Tensor:
-        """Return each client's mean cross-entropy over its own samples, (c,), by blocks; padding adds 0."""
-        outputs = self.forward(net, w).flatten(0, 1)
+        """Return each client's mean cross-entropy over its own samples, (c,), by blocks; padding adds 0. Methods choose
+        among models that all clients have in common by it; these need no copy for each client."""
+        outputs = self.forward(net, w, shared=is_shared(w)).flatten(0, 1)
         losses = compute_loss(outputs, self.y.flatten(0, 1), reduction="none").unflatten(0, self.y.shape[:2])
         sizes = batch_plan.copy_to_device(np.array(self.sizes), losses.device)
         own = torch.arange(losses.shape[1], device=losses.device) < sizes[:, None]

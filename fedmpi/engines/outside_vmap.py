@@ -35,6 +35,16 @@ class OutsideVmap(torch.autograd.Function):
         Args:
             info: the batch of clients.
             in_dims: the dimension of the clients in each argument; None if the argument is the same for all."""
-        whole = [t.movedim(d, 0) if d is not None else t.expand(info.batch_size, *t.shape)
+        whole = [t.movedim(d, 0) if d is not None else share(t, info.batch_size)
                  for t, d in zip(tensors, in_dims[1:], strict=True)]
         return function(*whole), 0
+
+
+def share(t: Tensor, clients: int) -> Tensor:
+    """Return a view (c, ...) in which all clients, or the only one, have the same tensor."""
+    return t.as_strided((clients, *t.shape), (0, *t.stride()), t.storage_offset())
+
+
+def is_shared(whole: Tensor) -> bool:
+    """Say whether all clients have the same tensor, as `share` makes it."""
+    return whole.stride(0) == 0

@@ -7,12 +7,12 @@ import torch
 from fedmpi.engines.batch_plan import LocalTraining
 from fedmpi.engines.cohort import Cohort
 from fedmpi.engines.loop import REHEARSAL_TRAINING, Loop, LoopData
-from fedmpi.engines.padding import SAMPLES_PER_BLOCK, pad_samples
+from fedmpi.engines.padding import pad_samples
 from fedmpi.engines.step_counter import PARTICIPANTS
 from fedmpi.engines.vmap import Vmap
 from fedmpi.errors import BadInput
 from tests.clients.normed import model_of
-from tests.clients.verbs import VERBS, Bench, class_sums, mean_loss, plain, pull, scan, subset
+from tests.clients.verbs import VERBS, Bench, plain, pull, scan
 
 LOCALS = {"epochs": {}, "steps": {"epochs": 1, "steps": 4}, "momentum": {"momentum": .9}, "batch": {"batch": 4},
           "drop_last": {"batch": 4, "drop_last": True}}
@@ -56,14 +56,6 @@ def apart(a: dict[int, torch.Tensor], b: dict[int, torch.Tensor]) -> float:
 @pytest.mark.parametrize("verb", VERBS.values(), ids=VERBS.keys())
 def test_vectorised_is_looped(results, verb):
     assert apart(results("loop", verb), results("vmap", verb)) < 1e-5
-
-
-@pytest.mark.parametrize("verb", [class_sums, mean_loss, subset], ids=lambda verb: verb.__name__)
-def test_samples_of_several_blocks_count_like_those_of_one(verb):
-    """Passes without gradients take whole blocks of samples; clients have several blocks, and one has less than one."""
-    bench = Bench((2 * SAMPLES_PER_BLOCK + 3, SAMPLES_PER_BLOCK, 5))
-    # The tolerance is for sums of up to 131 outputs.
-    assert difference(bench, Loop(), Vmap(), verb) < 1e-4
 
 
 @pytest.mark.parametrize("local", LOCALS.values(), ids=LOCALS.keys())
