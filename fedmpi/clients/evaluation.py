@@ -31,7 +31,7 @@ from fedmpi.clients.sample_cache import SampleCache
 from fedmpi.clients.state_store import StateStore
 from fedmpi.engines import batch_plan, convolutions
 from fedmpi.engines.gpu_errors import is_out_of_memory, make_room_for_fewer
-from fedmpi.engines.padding import SAMPLES_PER_BLOCK, pad_samples
+from fedmpi.engines.padding import join_blocks, pad_samples, split_blocks
 from fedmpi.engines.step_counter import JUDGED
 from fedmpi.method import Method, State, Weights
 from fedmpi.models.build import SAMPLES_PER_PASS, as_input
@@ -49,7 +49,7 @@ MeasureTarget: TypeAlias = tuple[Measured, Hashable]
 # Where its measures go, its weights, and samples x (s, ...), y (s,).
 WaitingModel: TypeAlias = tuple[MeasureTarget, Weights, Tensor, Tensor]
 
-# So many models with SAMPLES_PER_BLOCK samples each fill a GPU.
+# So many models with a block of samples each fill a GPU.
 MODELS_AT_ONCE = 32
 
 # What `score_batch` sums over a client's samples if they have targets.
@@ -231,20 +231,27 @@ class Evaluator:
         places, weights, xs, ys = zip(*models, strict=True)
         x, y = pad_samples(xs), pad_samples(ys)
         leaves, trees = zip(*map(flatten_tree, weights), strict=True)
-        w = unflatten_tree([torch.stack(column) for column in zip(*leaves, strict=True)], trees[0])
+        stacked = [torch.stack(column) for column in zip(*leaves, strict=True)]
         sizes = batch_plan.copy_to_device(np.array([len(labels) for labels in ys]), hosted.device)
         own = torch.arange(y.shape[1], device=y.device) < sizes[:, None]
         method.model.eval()
+        blocks = split_blocks([len(labels) for labels in ys], x, y, own)
         with convolutions.use_unfolded(method.model, hosted.engine.unfolded or ()):
-            outputs = (vmap(hosted.hooks.predict)(w, as_input(part.flatten(0, 1)).unflatten(0, part.shape[:2]))
-                       for part in x.split(SAMPLES_PER_BLOCK, 1))
+            outputs = ((self._apply_models(unflatten_tree([leaf[:len(block)] for leaf in stacked], trees[0]), block),
+                        *rest) for block, *rest in blocks)
             if self.measures:
-                for (into, key), logits, labels in zip(places, torch.cat([*outputs], 1).cpu(), ys, strict=True):
+                whole = join_blocks([logits for logits, *_ in outputs]).cpu()
+                for (into, key), logits, labels in zip(places, whole, ys, strict=True):
                     into[key] = self.measure_outputs(logits[:len(labels)], labels)
             else:
-                parts = [score_batch(logits, labels, counted) for logits, labels, counted in zip(
-                    outputs, y.split(SAMPLES_PER_BLOCK, 1), own.split(SAMPLES_PER_BLOCK, 1), strict=True)]
-                self.tallies.append((places, sum(parts[1:], parts[0])))
+                rows, *further = (score_batch(*block) for block in outputs)
+                for row in further:
+                    rows[:len(row)] += row
+                self.tallies.append((places, rows))
+
+    def _apply_models(self, w: Weights, x: Tensor) -> Tensor:
+        """Return the outputs (k, s, ...) of k models, whose leaves are stacked, for samples x (k, s, ...) as stored."""
+        return vmap(self.hosted.hooks.predict)(w, as_input(x.flatten(0, 1)).unflatten(0, x.shape[:2]))
 
 
 def measure_samples(outputs: Tensor, y: Tensor) -> np.ndarray:

@@ -30,7 +30,7 @@ from fedmpi.engines.gradients import (
     is_empty,
 )
 from fedmpi.engines.outside_vmap import is_shared
-from fedmpi.engines.padding import SAMPLES_PER_BLOCK, gather_padded, pad_samples
+from fedmpi.engines.padding import SAMPLES_PER_BLOCK, gather_padded, join_blocks, pad_samples, split_blocks
 from fedmpi.engines.step import Step, StepOptions, allocate_rows, make_mover
 from fedmpi.engines.step_counter import NO_COUNTER, StepCounter
 from fedmpi.models.build import as_input
@@ -162,18 +162,17 @@ class Cohort(CohortSteps):
         else:
             self.network.eval()
         outputs: list[Tensor] = []
-        for i, block in enumerate(self.x.split(SAMPLES_PER_BLOCK, 1)):
-            k = self.count_reaching(i * SAMPLES_PER_BLOCK)
-            x = as_input(block[:k].flatten(0, 1))
+        for (block,) in split_blocks(self.sizes, self.x):
+            k, x = len(block), as_input(block.flatten(0, 1))
             if shared:
                 # On a CPU bits must not depend on how many clients have such a block.
                 pieces = x.split(max(1, len(x)) if x.is_cuda else SAMPLES_PER_BLOCK)
                 found = torch.cat([net(parts, piece) for piece in pieces]).unflatten(0, (k, -1))
             else:
                 mine = [p[:k] for p in parts] if isinstance(parts, list) else parts[:k]
-                found = vmap(net)(mine, x.unflatten(0, block[:k].shape[:2]))
-            outputs.append(torch.cat([found, outputs[0][k:]]) if k < len(self.x) else found)
-        return torch.cat(outputs, 1)
+                found = vmap(net)(mine, x.unflatten(0, block.shape[:2]))
+            outputs.append(found)
+        return join_blocks(outputs)
 
     @property
     def network(self) -> Model:

@@ -44,10 +44,6 @@ class CohortSteps:
             return None
         return batch_plan.copy_to_device(np.array(order), self.y.device)
 
-    def count_reaching(self, first: int) -> int:
-        """Return how many clients, from the largest on, hold a sample at this position; position 0 counts all."""
-        return len(self.sizes) if first == 0 else max(i + 1 for i, n in enumerate(self.sizes) if n > first)
-
     def count(self, going: Tensor | None = None) -> None:
         """Count the steps of the clients' training; with flags `going` (c,), only those of clients that go on."""
         flags = [True] * len(self.sizes) if going is None else going.tolist()

@@ -1,7 +1,7 @@
 """Samples of many clients as one tensor, padded to whole blocks."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -39,6 +39,26 @@ def gather_padded(flat: Tensor, places: list[np.ndarray]) -> Tensor:
     for row, mine in zip(table, places, strict=True):
         row[:len(mine)], row[len(mine):] = mine, mine[0] if len(mine) else 0
     return flat[batch_plan.copy_to_device(table, flat.device)]
+
+
+def split_blocks(sizes: Sequence[int], *padded: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Yield the blocks of padded tensors (c, s, ...), each of the first k clients alone: those that hold samples of it.
+
+    Args:
+        sizes: the clients' numbers of samples, descending. The first block has all clients, whatever they hold."""
+    for i, blocks in enumerate(zip(*(t.split(SAMPLES_PER_BLOCK, 1) for t in padded), strict=True)):
+        first = i * SAMPLES_PER_BLOCK
+        k = sum(n > first for n in sizes) if first else len(sizes)
+        yield tuple(block[:k] for block in blocks)
+
+
+def join_blocks(blocks: Sequence[Tensor]) -> Tensor:
+    """Return what was computed of the blocks of `split_blocks`, each (k, block, ...), as one tensor (c, s, ...).
+
+    Clients that a block leaves out have the first block's values there, in which nothing is NaN that a sample does not
+    make so."""
+    return torch.cat([torch.cat([block, blocks[0][len(block):]]) if len(block) < len(blocks[0]) else block
+                      for block in blocks], 1)
 
 
 def round_up_to_blocks(n: int) -> int:

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from fedmpi.comm import exact
+from fedmpi.config.evaluation import Evaluate
 from fedmpi.config.schema import Server, StateSettings, resolve
 from fedmpi.engines import batch_plan, cohort, gpu_card
 from fedmpi.engines.batch_plan import LocalTraining
@@ -22,7 +23,7 @@ from fedmpi.faults import Attack, Faults
 from fedmpi.models import precision
 from fedmpi.text import GIB
 from tests.comm.together import together
-from tests.federations import CPU, TRAIN, Digits, Lab, apart, method, standardised
+from tests.federations import CPU, TRAIN, Digits, Lab, apart, method, mlp, standardised
 from tests.models.test_constants import Scaled, digits
 from tests.pretend import GPU, on_gpu, pretend, runs
 from tests.pretend.cuda import TOTAL
@@ -60,6 +61,20 @@ def test_constants(how, monkeypatch):
     monkeypatch.setattr(runs, "mlp", lambda: digits(Scaled))
     seen = held_to_the_cpu("fedper", how)
     assert seen.steps[:1] == seen.steps[1:] and not seen.unpinned and bool(seen.graphs) == (how == "graphs")
+
+
+@pytest.mark.parametrize("measures", [[], ["auc"]])
+def test_clients_are_measured_on_their_own_samples_however_many(books, measures):
+    """Models are measured together, in blocks of 64 samples, and a block leaves out clients with fewer."""
+    def judge(device):
+        federation = Digits((20, 9, 30, 4), test=130)
+        federation.parts = [part._replace(x_test=part.x_test[:n], y_test=part.y_test[:n])
+                            for part, n in zip(federation.parts, (2, 130, 64, 70), strict=True)]
+        lab = Lab(method("fedper", mlp()), federation, Vmap(), device=device, evaluate=Evaluate(measures=measures))
+        lab.open()
+        lab.train(0)
+        return lab.judge(1)
+    np.testing.assert_allclose(judge(GPU), judge(CPU), atol=1e-6)
 
 
 def test_convolutions_as_products_of_patches(books):

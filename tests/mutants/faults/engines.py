@@ -59,9 +59,9 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.engines.cohort:Cohort.plans", "count.clamp_min(1)", "self.local.batch"),
     ("fedmpi.engines.padding:pad_samples", "row[0] if len(row) else 0", "0"),
     ("fedmpi.engines.padding:gather_padded", "mine[0] if len(mine) else 0", "0"),
-    ("fedmpi.engines.cohort:Cohort.forward", "self.count_reaching(i * SAMPLES_PER_BLOCK)", "len(self.x)"),
+    ("fedmpi.engines.padding:split_blocks", "sum(n > first for n in sizes) if first else len(sizes)", "len(sizes)"),
     ("fedmpi.engines.cohort:Cohort.mean_loss", "shared=is_shared(w)", "shared=False"),
-    ("fedmpi.engines.cohort_steps:CohortSteps.count_reaching", "n > first", "n >= first"),
+    ("fedmpi.engines.padding:split_blocks", "n > first", "n >= first"),
     ("fedmpi.engines.outside_vmap:share", "(0, *t.stride())", "(t.numel(), *t.stride())"),
     # states, samples, homes
     ("fedmpi.engines.engine_choice:time_engine", "group.clients[:CLIENTS_TIMED]", "group.clients"),
