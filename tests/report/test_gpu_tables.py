@@ -96,6 +96,13 @@ def test_a_part_has_its_own_tables_in_few_lines(book):
     assert len(gpu_tables.format_tables(book).splitlines()) > 120
 
 
+def test_long_cells_are_cut_and_short_columns_stay_straight():
+    """The message of a failed step may be as long as a compiler's output."""
+    grid = gpu_tables.Grid("steps", ["step", "why"], [["bits", "x" * 300], ["models", "slow"], ["sums", "late"]])
+    assert gpu_tables.show_grid(grid, 2) == ["steps (the first 2 of 3)", "  step    why", "  bits    " + "x" * 90,
+                                             "  models  slow"]
+
+
 def test_markdown_has_every_table_once(book):
     said = gpu_tables.day_to_markdown(book)
     assert "- a cpu, PyTorch 2.15.0, CUDA 13.2, cuDNN 92600, driver -, commit a404689" in said
