@@ -234,8 +234,11 @@ def compute_kendall_agreement(cells: list[Cell]) -> tuple[float, int] | None:
     return None if tau != tau else (tau, len(both))
 
 
-def table_to_markdown(table: Table) -> str:
-    """Return the table as Markdown: the best of each column in bold, then the agreement of the order of rows."""
+def table_to_markdown(table: Table, by_kind: bool = True) -> str:
+    """Return the table as Markdown: the best of each column in bold, then the agreement of the order of rows.
+
+    Args:
+        by_kind: append the steps by kind, which are the same for every measure of the same runs."""
     heads = [h for c in table.columns for h in (escape_markdown(c), *table.heads(c)[1:])]
     lines = ["| | " + " | ".join(heads) + " |", "|---|" + "--:|" * len(heads)]
     for row in table.rows:
@@ -255,7 +258,7 @@ def table_to_markdown(table: Table) -> str:
         lines += ["", f"† {UNSPLIT}"]
     lines += [f"\n{escape_markdown(c)}: order of {n} rows against the published one, Kendall's tau {tau:.2f}"
               for c, (tau, n) in table.tau.items()]
-    return "\n".join(lines) + "\n" + (f"\n{steps_to_markdown(table)}" if table.kinds else "")
+    return "\n".join(lines) + "\n" + (f"\n{steps_to_markdown(table)}" if by_kind and table.kinds else "")
 
 
 def steps_to_markdown(table: Table) -> str:

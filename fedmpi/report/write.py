@@ -79,7 +79,8 @@ def write_pages(results: Results, found: list[Described], comparisons: list[sign
     tests = significance.tests_to_markdown(comparisons)
     remarks = "".join(f"{tables.escape_markdown(line)}\n\n" for line in list_remarks(results))
     write_text(to / "README.md", f"# {tables.escape_markdown(results.title)}\n\n`{results.command}`\n\n"
-               + "".join(f"{what}\n\n{tables.table_to_markdown(table)}\n" for what, table in found)
+               + "".join(f"{what}\n\n{tables.table_to_markdown(table, by_kind=not i)}\n"
+                         for i, (what, table) in enumerate(found))
                + (f"{tests}\n" if tests else "") + remarks
                + "".join(f"![{one.name}]({one.name}.png)\n" for one in shown))
     write_text(to / PAGE, render_page(results, found, comparisons, shown))

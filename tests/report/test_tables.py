@@ -79,7 +79,8 @@ steps are not known of two: runs of fedmpi 0.1 did not count them; run them anew
 one: unequal work, from 400 steps (Beta & co) to 1,875.8 (Alpha)
 
 \* not all seeds are finished
-
+"""
+BY_KIND = r"""
 | steps by kind | one |
 |---|---|
 | Alpha | main 1,800, mix 75.8 |
@@ -98,7 +99,8 @@ def test_a_table_in_every_form(found):
     assert tables.table_to_markdown(found[0]) == MARKDOWN
     assert latex.to_latex(found[0], "Best & all") == LATEX
     assert tables.to_csv(found[0]) == CSV
-    assert tables.table_to_markdown(found[1]) == SECONDS
+    assert tables.table_to_markdown(found[1]) == SECONDS + BY_KIND
+    assert tables.table_to_markdown(found[1], by_kind=False) == SECONDS
     assert [cell.missing for cell in found[0].cells.values()] == [0, 0, 1, 2, 0, 0]
 
 
