@@ -181,8 +181,10 @@ class Cohort(CohortSteps):
         return self.model
 
     def mean_loss(self, net: NetOrOutputs, w: Tensor) -> Tensor:
-        """Return each client's mean cross-entropy over its own samples, (c,), by blocks; padding adds 0. Methods choose
-        among models that all clients have in common by it; these need no copy for each client."""
+        """Return each client's mean cross-entropy over its own samples, (c,), by blocks; padding adds 0.
+
+        A model that all clients have in common is applied as one network. Its last bits are others than in a batch of
+        networks, so `with_features`, whose outputs are trained on, does not do this."""
         outputs = self.forward(net, w, shared=is_shared(w)).flatten(0, 1)
         losses = compute_loss(outputs, self.y.flatten(0, 1), reduction="none").unflatten(0, self.y.shape[:2])
         sizes = batch_plan.copy_to_device(np.array(self.sizes), losses.device)

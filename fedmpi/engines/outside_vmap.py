@@ -41,7 +41,8 @@ class OutsideVmap(torch.autograd.Function):
 
 
 def share(t: Tensor, clients: int) -> Tensor:
-    """Return a view (c, ...) in which all clients, or the only one, have the same tensor."""
+    """Return a view (c, ...) in which every client has the same tensor; `is_shared` knows it by the stride 0, which
+    `expand` would not give a single client."""
     return t.as_strided((clients, *t.shape), (0, *t.stride()), t.storage_offset())
 
 

@@ -42,10 +42,12 @@ def gather_padded(flat: Tensor, places: list[np.ndarray]) -> Tensor:
 
 
 def split_blocks(sizes: Sequence[int], *padded: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """Yield the blocks of padded tensors (c, s, ...), each of the first k clients alone: those that hold samples of it.
+    """Yield the blocks of padded tensors (c, s, ...), each without the clients that have only padding there.
 
     Args:
-        sizes: the clients' numbers of samples, descending. The first block has all clients, whatever they hold."""
+        sizes: the clients' numbers of samples, descending, so that a block has the first k clients. The first block has
+            all, whatever they hold.
+        padded: any tensors that `pad_samples` fills, samples and labels say; each block has a part of every one."""
     for i, blocks in enumerate(zip(*(t.split(SAMPLES_PER_BLOCK, 1) for t in padded), strict=True)):
         first = i * SAMPLES_PER_BLOCK
         k = sum(n > first for n in sizes) if first else len(sizes)
@@ -55,8 +57,8 @@ def split_blocks(sizes: Sequence[int], *padded: Tensor) -> Iterator[tuple[Tensor
 def join_blocks(blocks: Sequence[Tensor]) -> Tensor:
     """Return what was computed of the blocks of `split_blocks`, each (k, block, ...), as one tensor (c, s, ...).
 
-    Clients that a block leaves out have the first block's values there, in which nothing is NaN that a sample does not
-    make so."""
+    Where a block leaves a client out, the client's values of the first block are repeated: they are as finite as those
+    of its samples, so a weight of 0 removes them."""
     return torch.cat([torch.cat([block, blocks[0][len(block):]]) if len(block) < len(blocks[0]) else block
                       for block in blocks], 1)
 
