@@ -25,12 +25,12 @@ from fedmpi.engines.gradients import (
     Loss,
     bind_cohort,
     bind_cohort_loss,
-    compute_gradient,
     compute_own_gradient,
     is_empty,
 )
 from fedmpi.engines.outside_vmap import is_shared
 from fedmpi.engines.padding import SAMPLES_PER_BLOCK, gather_padded, join_blocks, pad_samples, split_blocks
+from fedmpi.engines.recorded_gradients import RecordedGradients
 from fedmpi.engines.step import Step, StepOptions, allocate_rows, make_mover
 from fedmpi.engines.step_counter import NO_COUNTER, StepCounter
 from fedmpi.models.build import as_input
@@ -244,18 +244,20 @@ class Cohort(CohortSteps):
         state = tuple(t.clone() for t in state)
         draws = (self, *(dataclasses.replace(self, stream=stream) for stream in streams))
         mover = make_mover(state[0], self.local) if optimize else None
-        for drawn in zip(*(draw.batches() for draw in draws), strict=True):
-            # Every draw has the same number of batches, of the same sizes.
-            k = drawn[0][0]
+        with RecordedGradients(self.graphs, self.count_steps(), self.y.device, self.local.smoothing) as gradients:
+            for drawn in zip(*(draw.batches() for draw in draws), strict=True):
+                # Every draw has the same number of batches, of the same sizes.
+                k = drawn[0][0]
 
-            def one(state: tuple[Tensor, ...], batches: list[tuple[Tensor, Tensor, Tensor]],
-                    k: int = k) -> tuple[Tensor, ...]:
-                return step(state, *(CohortBatch(self, k, *batch) for batch in batches))
-            new = vmap(one)(tuple(t[:k] for t in state), [batch for _, *batch in drawn])
-            for t, n in list(zip(state, new, strict=True))[bool(mover):]:
-                t[:k] = n
-            if mover is not None:
-                mover.take(new[:1], k)
+                def one(state: tuple[Tensor, ...], batches: list[tuple[Tensor, Tensor, Tensor]],
+                        k: int = k) -> tuple[Tensor, ...]:
+                    gradients.begin_step(k)
+                    return step(state, *(CohortBatch(self, k, gradients, *batch) for batch in batches))
+                new = vmap(one)(tuple(t[:k] for t in state), [batch for _, *batch in drawn])
+                for t, n in list(zip(state, new, strict=True))[bool(mover):]:
+                    t[:k] = n
+                if mover is not None:
+                    mover.take(new[:1], k)
         return state
 
 
@@ -263,16 +265,17 @@ class CohortBatch(NamedTuple):
     """One batch of each of k clients, seen from inside vmap by one of them: see BatchGradient. Padding weighs 0."""
     cohort: Cohort
     k: int
+    gradients: RecordedGradients
     x: Tensor
     y: Tensor
     weight: Tensor
 
     def __call__(self, net: Net | Loss, w: Tensor, *args: Tensor) -> Tensor:
         """Return the gradient (d,) of the mean cross-entropy on the batch, or of a loss of the method's own."""
-        cohort, k, x, y, weight = self
+        cohort, k, gradients, x, y, weight = self
         cohort.counter.add(cohort.local.kind, k)
         if isinstance(net, Net):
-            return compute_gradient(x, y, weight, cohort.local.smoothing, net, w)
+            return gradients.compute(x, y, weight, net, w)
         cohort.network.train_all(cohort.local.batch)
         return compute_own_gradient(x, y, weight, net, w, args)
 

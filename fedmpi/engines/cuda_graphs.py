@@ -31,6 +31,8 @@ class StepRecorder:
 
     def __init__(self, mode: str = "off"):
         self.mode = mode
+        # gradients that a method's last own step asked for, see recorded_gradients
+        self.gradients_per_step = 1
         self.stream: torch.cuda.Stream | None = None
 
     def wanted(self, device: torch.device) -> bool:
@@ -50,19 +52,17 @@ class StepRecorder:
                 check()
                 step()
             return
-        with work_on_stream(device, self._stream(device)) as stream:
+        with work_on_stream(device, self._stream(device)):
             for _ in range(WARMUP_CALLS - 1):
                 step()
-            self._look(step, stream)
-        again = self._recorded(step, stream) if self.mode != "off" else step
+        self.look(step, device)
+        again = self.record(step, device)
         try:
             for _ in range(times - WARMUP_CALLS):
                 check()
                 again()
         finally:
-            if stream:
-                # The device must be idle before the graph's memory is given back.
-                torch.cuda.current_stream(device).synchronize()
+            wait_for(device)
 
     def _stream(self, device: torch.device) -> torch.cuda.Stream | None:
         """Return the stream on which steps are recorded; None on a CPU.
@@ -74,28 +74,34 @@ class StepRecorder:
                 self.stream = torch.cuda.Stream()
         return self.stream
 
-    def _look(self, step: Callable[[], None], stream: torch.cuda.Stream | None) -> None:
-        """Take a step, and give recording up if the host waits for the GPU in it.
+    def look(self, step: Callable[[], None], device: torch.device) -> None:
+        """Take the last step before a recording, and give recording up if the host waits for the GPU in it.
 
         A recording of such a step would fail, and a failed one leaves PyTorch before 2.12 in disorder. A step that
         waits does so while it computes gradients, before it moves anything, so it can be taken again."""
-        if stream is None:
+        with work_on_stream(device, self._stream(device)) as stream:
+            if stream is None:
+                return step()
+            before = torch.cuda.get_sync_debug_mode()
+            torch.cuda.set_sync_debug_mode("error")
+            try:
+                return step()
+            except RuntimeError as error:
+                if "synchronizing" not in str(error):
+                    raise
+                self._give_up(error)
+            finally:
+                torch.cuda.set_sync_debug_mode(before)
             return step()
-        before = torch.cuda.get_sync_debug_mode()
-        torch.cuda.set_sync_debug_mode("error")
-        try:
-            return step()
-        except RuntimeError as error:
-            if "synchronizing" not in str(error):
-                raise
-            self._give_up(error)
-        finally:
-            torch.cuda.set_sync_debug_mode(before)
-        return step()
 
-    def _recorded(self, step: Callable[[], None], stream: torch.cuda.Stream | None) -> Callable[[], None]:
+    def record(self, step: Callable[[], None], device: torch.device) -> Callable[[], None]:
+        """Record a step without taking it, and return what takes it: the step itself if it cannot be recorded.
+
+        Its user calls `wait_for` before it drops what this returns."""
+        if self.mode == "off":
+            return step
         try:
-            return record_step(step, stream)
+            return record_step(step, self._stream(device))
         except RuntimeError as error:
             # The engine then tries fewer clients at once.
             if is_out_of_memory(error):
@@ -107,6 +113,12 @@ class StepRecorder:
         self.mode = "off"
         logging.getLogger(__name__).warning("fedmpi: goes on without CUDA graphs, for a step cannot be recorded: %s",
                                             str(error).partition("\n")[0])
+
+
+def wait_for(device: torch.device) -> None:
+    """Wait until a GPU is idle, as it must be before a graph's memory is given back. On a CPU do nothing."""
+    if device.type == "cuda":
+        torch.cuda.current_stream(device).synchronize()
 
 
 @contextmanager

@@ -8,7 +8,19 @@ import torch
 from fedmpi.engines import cuda_graphs
 from fedmpi.engines.cuda_graphs import MIN_STEPS_TO_RECORD, WARMUP_CALLS, StepRecorder
 from fedmpi.engines.vmap import Vmap
-from tests.clients.verbs import Bench, clip, momentum, only_head, plain, pull_momentum, pulls, spread, with_features
+from tests.clients.verbs import (
+    Bench,
+    clip,
+    momentum,
+    only_head,
+    plain,
+    pull_momentum,
+    pulls,
+    scan,
+    scan_streams,
+    spread,
+    with_features,
+)
 
 CPU = torch.device("cpu")
 DEVICES = ["cpu"] + ["cuda"] * torch.cuda.is_available()
@@ -21,7 +33,8 @@ def checked() -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("image", [False, True], ids=["mlp", "cnn"])
-@pytest.mark.parametrize("verb", [plain, momentum, pulls, pull_momentum, only_head, clip, spread, with_features])
+@pytest.mark.parametrize("verb", [plain, momentum, pulls, pull_momentum, only_head, clip, spread, with_features,
+                                  scan, scan_streams])
 def test_not_a_bit_apart(verb, image, device):
     """There are both many and few steps with the same number of clients."""
     bench, engines = Bench(SIZES, image, device), [Vmap(graphs=mode) for mode in ("off", "on")]
