@@ -29,7 +29,14 @@ from fedmpi.engines.gradients import (
     is_empty,
 )
 from fedmpi.engines.outside_vmap import is_shared
-from fedmpi.engines.padding import SAMPLES_PER_BLOCK, gather_padded, join_blocks, pad_samples, split_blocks
+from fedmpi.engines.padding import (
+    SAMPLES_PER_BLOCK,
+    gather_own,
+    gather_padded,
+    join_blocks,
+    pad_samples,
+    split_blocks,
+)
 from fedmpi.engines.recorded_gradients import RecordedGradients
 from fedmpi.engines.step import Step, StepOptions, allocate_rows, make_mover
 from fedmpi.engines.step_counter import NO_COUNTER, StepCounter
@@ -161,13 +168,16 @@ class Cohort(CohortSteps):
             parts = [p.contiguous() if p.ndim < 5 else p for p in net.split(rows)]
         else:
             self.network.eval()
+        if shared and self.x.is_cuda:
+            # as many samples at once as all clients have in a block, but no padding
+            pieces = gather_own(self.sizes, self.x).split(SAMPLES_PER_BLOCK * len(self.sizes))
+            return pad_samples(torch.cat([net(parts, as_input(x)) for x in pieces]).split(self.sizes))
         outputs: list[Tensor] = []
         for (block,) in split_blocks(self.sizes, self.x):
             k, x = len(block), as_input(block.flatten(0, 1))
             if shared:
-                # On a CPU bits must not depend on how many clients have such a block.
-                pieces = x.split(max(1, len(x)) if x.is_cuda else SAMPLES_PER_BLOCK)
-                found = torch.cat([net(parts, piece) for piece in pieces]).unflatten(0, (k, -1))
+                # Bits must not depend on how many clients have such a block.
+                found = torch.cat([net(parts, piece) for piece in x.split(SAMPLES_PER_BLOCK)]).unflatten(0, (k, -1))
             else:
                 mine = [p[:k] for p in parts] if isinstance(parts, list) else parts[:k]
                 found = vmap(net)(mine, x.unflatten(0, block.shape[:2]))

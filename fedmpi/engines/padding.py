@@ -41,6 +41,16 @@ def gather_padded(flat: Tensor, places: list[np.ndarray]) -> Tensor:
     return flat[batch_plan.copy_to_device(table, flat.device)]
 
 
+def gather_own(sizes: Sequence[int], padded: Tensor) -> Tensor:
+    """Return the samples of all clients (n, ...) without their padding; the inverse of `pad_samples`.
+
+    Args:
+        sizes: the clients' numbers of samples.
+        padded: (c, s, ...)."""
+    places = np.concatenate([i * padded.shape[1] + np.arange(n) for i, n in enumerate(sizes)])
+    return padded.flatten(0, 1)[batch_plan.copy_to_device(places, padded.device)]
+
+
 def split_blocks(sizes: Sequence[int], *padded: Tensor) -> Iterator[tuple[Tensor, ...]]:
     """Yield the blocks of padded tensors (c, s, ...), each without the clients that have only padding there.
 

@@ -52,7 +52,8 @@ class RecordedGradients:
         self.calls += 1
         function = partial(compute_gradient, smoothing=self.smoothing, net=net)
         # A method may be inside a vmap of its own, or differentiate the gradient.
-        if not self.wanted or count_transforms() != self.level or w.requires_grad:
+        # A method may ask in a vmap of its own, or differentiate the gradient.
+        if not self.wanted or count_transforms() != self.level:
             return function(x, y, weight, w=w)
 
         def whole(x: Tensor, y: Tensor, weight: Tensor, w: Tensor) -> Tensor:

@@ -110,5 +110,10 @@ def join_books(books: list[JsonObject]) -> JsonObject:
         for section in BOOK_ROWS:
             whole[section] += [row for row in book[section] if row["step"] not in stay]
         for section in FACTS:
-            merge_facts(whole[section], book[section])
+            if section == "round":
+                # Kernels of two profiles are not put into one list.
+                whole[section] |= {part: found for part, found in book[section].items()
+                                   if found or part not in whole[section]}
+            else:
+                merge_facts(whole[section], book[section])
     return whole

@@ -9,6 +9,7 @@ import torch
 
 from fedmpi.clients.state_store import StateStore
 from fedmpi.engines.vmap import Vmap
+from tests.clients.verbs import Bench
 from tests.federations import CPU, Digits, Lab, method, mlp
 from tests.pretend import GPU, pretend, runs
 from tests.pretend.counts import TORCH
@@ -91,3 +92,18 @@ def test_an_engine_that_was_told_nothing_times_convolutions_itself(monkeypatch):
         lab = Lab(method("fedavg", runs.cnn()), Digits((5, 5), test=2, image=True), Vmap(), device=GPU)
         lab.train(0)
         assert lab.group.engine.unfolded == ["0"] and lab.group.describe_engine()["convolutions"] == ["0"]
+
+
+def test_a_model_that_all_clients_share_passes_once_over_what_they_hold():
+    """Blocks of 64 samples would be five passes of the network, most of them of a few clients."""
+    spent, losses = [], []
+    for device, sizes in ((GPU, (60, 5, 5, 5)), (GPU, (200, 5, 5, 5)), (CPU, (200, 5, 5, 5))):
+        with pretend() as books:
+            bench = Bench(sizes, device=device)
+            before = books.launches
+            found = bench.run(Vmap(), lambda model, shared, mine, data: data.mean_loss(model, shared))
+            spent.append(books.launches - before)
+            losses.append([float(found[c]) for c in bench.clients])
+    np.testing.assert_allclose(losses[1], losses[2], rtol=1e-5)
+    # the losses of a client are summed block by block
+    assert spent[1] - spent[0] < 15

@@ -145,13 +145,13 @@ def test_a_recording_that_fails(books, monkeypatch, error, at, caplog):
     """The engine handles short memory, whatever error ends the capture; after other errors steps are called.
     The allocator learns that the capture is over, and the GPU's stream waits for what was begun."""
     expected = run(Vmap(), epochs=4)
-    engine, real = Vmap(graphs="on"), vmap.StepRecorder._recorded
+    engine, real = Vmap(graphs="on"), vmap.StepRecorder.record
 
-    def recorded(self, step, stream):
+    def recorded(self, step, device):
         books.failing = [5, error] if not books.graphs and not caplog.messages else None
-        return real(self, step, stream)
+        return real(self, step, device)
     if at == "capture":
-        monkeypatch.setattr(vmap.StepRecorder, "_recorded", recorded)
+        monkeypatch.setattr(vmap.StepRecorder, "record", recorded)
     else:
         books.failing = [60, error]
     if at == "warm" and not is_out_of_memory(error):

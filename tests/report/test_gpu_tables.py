@@ -117,7 +117,10 @@ def test_later_parts_take_the_place_of_the_same_steps(book):
     later["speed"] = [row | {"ms_step": 1.} for row in later["speed"][:4]]
     later["correct"], later["ceilings"] = [], {"copy_GBs": 4300.}
     later["when"] = "later"
+    # a profile of a round with other kernels, and no phases
+    later["round"] = {"ms": {}, "kernels_ms": {"another kernel": 3.}, "syncs": {}}
     whole = gpu_day.join_books([book, later])
+    assert whole["round"] == {**book["round"], "kernels_ms": {"another kernel": 3.}}
     assert [row["ms_step"] for row in whole["speed"]] == [1.] * 4 and whole["when"] == "later"
     assert whole["correct"] == [row for row in book["correct"] if row["step"] != "methods-graphs"]
     assert whole["ceilings"] == {**book["ceilings"], "copy_GBs": 4300.} and gpu_day.check_book(whole) == []

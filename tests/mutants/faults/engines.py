@@ -62,6 +62,16 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.engines.padding:split_blocks", "sum(n > first for n in sizes) if first else len(sizes)", "len(sizes)"),
     ("fedmpi.engines.cohort:Cohort.mean_loss", "shared=is_shared(w)", "shared=False"),
     ("fedmpi.engines.padding:split_blocks", "n > first", "n >= first"),
+    ("fedmpi.engines.padding:gather_own", "i * padded.shape[1] + np.arange(n)", "np.arange(n)"),
+    ("fedmpi.engines.cohort:Cohort.forward", "if shared and self.x.is_cuda", "if False"),
+    # recorded gradients
+    ("fedmpi.engines.recorded_gradients:RecordedGradients.begin_step", "self.graphs.gradients_per_step * ", "1 * "),
+    ("fedmpi.engines.recorded_gradients:RecordedGradients.begin_step", "        self._forget()\n", ""),
+    ("fedmpi.engines.recorded_gradients:RecordedGradients.compute", " or count_transforms() != self.level", ""),
+    ("fedmpi.engines.recorded_gradients:RecordedFunction.__call__", "            kept.copy_(t)", "            pass"),
+    ("fedmpi.engines.recorded_gradients:RecordedFunction.__call__",
+     "            self.again()\n        return self.found.clone()",
+     "            self.again()\n        return self.found"),
     ("fedmpi.engines.outside_vmap:share", "(0, *t.stride())", "(t.numel(), *t.stride())"),
     # states, samples, homes
     ("fedmpi.engines.engine_choice:time_engine", "group.clients[:CLIENTS_TIMED]", "group.clients"),
