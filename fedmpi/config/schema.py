@@ -109,7 +109,7 @@ class Config:
     engine: Annotated[Literal["auto", "loop", "vmap"],
                       "how a rank trains its clients: one by one (loop) or many at once (vmap)"] = "auto"
     cuda_graphs: Annotated[Literal["auto", "on", "off"],
-                      "vmap records steps as CUDA graphs and replays them; auto: on a GPU, from 16 steps on"] = "auto"
+                      "vmap records steps as CUDA graphs and replays them; auto: on a GPU, from 8 steps on"] = "auto"
     device: Annotated[Literal["auto", "cpu", "cuda"], "auto: the GPU of this local rank, if there is one"] = "auto"
     precision: Annotated[Literal["float32", "tf32", "bf16"],
                          "precision of matrix products; tf32 (GPUs) and bf16 are faster and less exact"] = "float32"

@@ -74,14 +74,14 @@ def test_not_a_bit_apart(verb, device):
 @pytest.mark.parametrize("verb, recordings", [(keep_both, [0, 1]), (common, [0, 0]), (several_models, [0, 0]),
                                               (through_the_gradient, [0, 0])])
 def test_what_is_recorded(verb, recordings, monkeypatch):
-    """Clients of equal size make eight steps. In its first training an engine expects one gradient a step, which is too
+    """Clients of equal size make four steps. In its first training an engine expects one gradient a step, which is too
     few to record. Only gradients at points of the clients' own, outside transforms of the method's, are recorded."""
     made = []
     monkeypatch.setattr(cuda_graphs, "record_step", lambda step, stream: made.append(step) or step)
     monkeypatch.setattr(recorded_gradients.StepRecorder, "wanted", lambda self, device: True)
     bench, engine, found = Bench((16,) * 3), Vmap(graphs="auto"), []
     for _ in recordings:
-        bench.run(engine, verb, batch=2, epochs=1)
+        bench.run(engine, verb, batch=4, epochs=1)
         found.append(len(made))
     assert found == recordings
 
