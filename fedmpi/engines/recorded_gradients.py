@@ -5,7 +5,6 @@ and the batch, and most launches of a step are its. Legend: c clients, k of them
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from types import TracebackType
 
 import torch
@@ -50,18 +49,18 @@ class RecordedGradients:
     def compute(self, x: Tensor, y: Tensor, weight: Tensor, net: Net, w: Tensor) -> Tensor:
         """Return compute_gradient (d,) of one client, inside vmap."""
         self.calls += 1
-        function = partial(compute_gradient, smoothing=self.smoothing, net=net)
-        # A method may be inside a vmap of its own, or differentiate the gradient.
+
+        def function(x: Tensor, y: Tensor, weight: Tensor, w: Tensor) -> Tensor:
+            return compute_gradient(x, y, weight, self.smoothing, net, w)
         # A method may ask in a vmap of its own, or differentiate the gradient.
         if not self.wanted or count_transforms() != self.level:
-            return function(x, y, weight, w=w)
+            return function(x, y, weight, w)
 
         def whole(x: Tensor, y: Tensor, weight: Tensor, w: Tensor) -> Tensor:
-            each = vmap(lambda x, y, weight, w: function(x, y, weight, w=w), (0, 0, 0, None if is_shared(w) else 0))
             if is_shared(w):
-                return each(x, y, weight, w[0])
+                return vmap(function, (0, 0, 0, None))(x, y, weight, w[0])
             if net not in self.recorded:
-                self.recorded[net] = RecordedFunction(self.graphs, each)
+                self.recorded[net] = RecordedFunction(self.graphs, vmap(function))
             return self.recorded[net](x, y, weight, w)
         return OutsideVmap.apply(whole, x, y, weight, w)
 
