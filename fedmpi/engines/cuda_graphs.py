@@ -42,13 +42,18 @@ class StepRecorder:
         On a CPU, and if the steps are too few, `repeat` calls them nevertheless."""
         return self.mode == "on" or self.mode == "auto" and device.type == "cuda"
 
+    def pays(self, times: int, device: torch.device) -> bool:
+        """Say whether what is repeated so many times is to be recorded."""
+        least = MIN_STEPS_TO_RECORD if self.mode == "auto" else WARMUP_CALLS + 1
+        return self.wanted(device) and times >= least
+
     def repeat(self, step: Callable[[], None], times: int, device: torch.device, check: Callable[[], None]) -> None:
         """Take a step `times` times, and record it if that pays.
 
         Args:
             step: takes one step; it reads and writes the same memory every time.
             check: is called before each step but the first ones of a recording; it raises if training is to end."""
-        if not self.wanted(device) or times < (MIN_STEPS_TO_RECORD if self.mode == "auto" else WARMUP_CALLS + 1):
+        if not self.pays(times, device):
             for _ in range(times):
                 check()
                 step()

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from fedmpi.engines.cuda_graphs import MIN_STEPS_TO_RECORD, WARMUP_CALLS, StepRecorder, wait_for
+from fedmpi.engines.cuda_graphs import WARMUP_CALLS, StepRecorder, wait_for
 from fedmpi.engines.gradients import compute_gradient
 from fedmpi.engines.outside_vmap import OutsideVmap, is_shared
 from fedmpi.models.flat import Net
@@ -43,8 +43,7 @@ class RecordedGradients:
         self._forget()
         self.active = k
         expected = self.graphs.gradients_per_step * (self.steps[k - 1] - (self.steps[k:] or [0])[0])
-        least = MIN_STEPS_TO_RECORD if self.graphs.mode == "auto" else WARMUP_CALLS + 1
-        self.wanted = self.graphs.wanted(self.device) and expected >= least
+        self.wanted = self.graphs.pays(expected, self.device)
 
     def compute(self, x: Tensor, y: Tensor, weight: Tensor, net: Net, w: Tensor) -> Tensor:
         """Return compute_gradient (d,) of one client, inside vmap."""

@@ -95,7 +95,7 @@ def test_an_engine_that_was_told_nothing_times_convolutions_itself(monkeypatch):
 
 
 def test_a_model_that_all_clients_share_passes_once_over_what_they_hold():
-    """Blocks of 64 samples would be five passes of the network, most of them of a few clients."""
+    """Blocks of 64 samples would be four passes of the network, three of them of one client alone."""
     spent, losses = [], []
     for device, sizes in ((GPU, (60, 5, 5, 5)), (GPU, (200, 5, 5, 5)), (CPU, (200, 5, 5, 5))):
         with pretend() as books:
