@@ -92,3 +92,19 @@ def test_each_number_of_active_clients_has_a_recording(monkeypatch):
     monkeypatch.setattr(cuda_graphs, "record_step", lambda step, stream: made.append(step) or step)
     Bench((57, 17)).run(Vmap(graphs="on"), keep_both, epochs=4)
     assert len(made) == 2
+
+
+def test_what_the_only_step_of_a_training_asked_for_is_remembered(monkeypatch):
+    """pFedMe with a single batch asks for all gradients of a round in one step."""
+    def many(model, shared, mine, data):
+        def step(state, gradient):
+            w, = state
+            for _ in range(4):
+                w = w - data.lr * gradient(model, w)
+            return (w,)
+        return data.scan(step, (mine.w,))[0]
+    made, engine = [], Vmap(graphs="on")
+    monkeypatch.setattr(cuda_graphs, "record_step", lambda step, stream: made.append(step) or step)
+    for recordings in (0, 1):
+        Bench((7, 7)).run(engine, many, steps=1)
+        assert len(made) == recordings
