@@ -37,6 +37,9 @@ FORKED = re.compile(r"(mpiexec -n (?P<ranks>\d+) )?(fedmpi (?!sweep)|python -m (
 LAUNCHED = "mpiexec -n 3 fedmpi run configs/quickstart.yaml"
 SHORTENED = {LAUNCHED: f"{LAUNCHED} rounds=10"}
 COPIED = ("benchmarks", "configs", "docs", "fedmpi", "jobs", "slurm", "tests", "README.md", "CONTRIBUTING.md")
+# These pages and those whose commands are not run.
+LINKING = [*(str(page.relative_to(ROOT)) for page in PAGES), "CHANGELOG.md", "SECURITY.md", "slurm/README.md",
+           *sorted(str(page.relative_to(ROOT)) for page in (ROOT / "jobs").rglob("README.md"))]
 # Packages of the extra `test`, and the text by which a block shows that it needs one. Such blocks are skipped if it is
 # missing.
 EXTRAS = {"pandas": "pandas", "safetensors": "safetensors", "pyarrow": "pyarrow", "tokenizers": "tokenizers",
@@ -187,11 +190,17 @@ def test_what_is_not_run_could_be(page, tmp_path, monkeypatch):
 
 @each
 def test_a_page_leaves_nothing_unsaid(page):
-    """Every block has a known language and mark, so that no block goes unnoticed, and every link leads somewhere."""
+    """Every block has a known language and mark, so that no block goes unnoticed."""
     for block in blocks(page):
         marks = {"sh": ("", *MARKS), "console": ("", "1", "2", "75"), "text": ("",)}
         assert block.about in marks.get(block.language, [block.about]), f"line {block.line}: {block.about}"
         assert block.language in ("sh", "console", "python", "yaml", "text"), f"line {block.line}: {block.language}"
+
+
+@pytest.mark.parametrize("name", LINKING)
+def test_links_and_pictures_of_a_page_exist(name):
+    """Results among them: a report makes more pictures than are kept, so one is easily forgotten."""
+    page = ROOT / name
     for target in re.findall(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)", page.read_text()):
         assert (page.parent / target).exists(), target
 
