@@ -44,7 +44,7 @@ def restore_torch() -> Iterator[None]:
     threads, autocasts = torch.get_num_threads(), precision.is_autocasting()
     tf32, cudnn = read_tf32(), torch.backends.cudnn
     chosen = cudnn.deterministic, cudnn.benchmark, torch.utils.deterministic.fill_uninitialized_memory
-    ordered, warns = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    ordered = torch.get_deterministic_debug_mode()
     on_gpu = torch.cuda.is_initialized()
     generator, gpu_generators = torch.get_rng_state(), torch.cuda.get_rng_state_all() if on_gpu else []
     try:
@@ -54,7 +54,8 @@ def restore_torch() -> Iterator[None]:
         precision.set_precision("bf16" if autocasts else "float32")
         set_tf32(*tf32)
         cudnn.deterministic, cudnn.benchmark, torch.utils.deterministic.fill_uninitialized_memory = chosen
-        torch.use_deterministic_algorithms(ordered, warn_only=warns)
+        # `use_deterministic_algorithms` would import PyTorch's compiler, which takes 3 seconds.
+        torch.set_deterministic_debug_mode(ordered)
         torch.set_rng_state(generator)
         if on_gpu:
             torch.cuda.set_rng_state_all(gpu_generators)

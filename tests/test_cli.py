@@ -58,6 +58,19 @@ def test_a_rank_starts_without_what_it_may_never_need():
     assert done.stdout == "set()\n", done.stdout + done.stderr
 
 
+def test_what_a_run_changes_in_pytorch_needs_no_compiler():
+    def change_and_restore():
+        for name in [name for name in sys.modules if name.startswith("torch._inductor")]:
+            del sys.modules[name]
+        from fedmpi.engines.gpu_card import use_deterministic_kernels
+        from fedmpi.process_state import restore_torch
+        with restore_torch():
+            use_deterministic_kernels()
+        print([name for name in sys.modules if name.startswith("torch._inductor")])
+    done = forked.call(1, change_and_restore)
+    assert done.stdout == "[]\n", done.stdout + done.stderr
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_lists_of_names_load_no_torch(kind):
     assert "torch" not in loaded(f"from fedmpi.commands import catalogue\nassert catalogue.list_names({kind!r})")

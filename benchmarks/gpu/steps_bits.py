@@ -51,11 +51,11 @@ def digest(notes: Notes, model: str, engine: str, words: dict) -> str:
     try:
         if words.get("flags"):
             torch.backends.cudnn.deterministic = True
-            torch.use_deterministic_algorithms(True, warn_only=True)
+            torch.set_deterministic_debug_mode("warn")
         return made.go(2).digest()
     finally:
         torch.backends.cudnn.deterministic = False
-        torch.use_deterministic_algorithms(False)
+        torch.set_deterministic_debug_mode("default")
 
 
 def note_kernels(notes: Notes) -> None:
@@ -65,7 +65,7 @@ def note_kernels(notes: Notes) -> None:
     clients = options.pick((100, 50, 25, 10, 1), (3, 2))
     for name, flags in notes.cases([(name, flags) for flags in (False, True) for name in KERNELS]):
         title = name + (", deterministic flags" if flags else "")
-        torch.use_deterministic_algorithms(flags, warn_only=True)
+        torch.set_deterministic_debug_mode("warn" if flags else "default")
         torch.backends.cudnn.deterministic = flags
         found, error = notes.attempt(invariance, KERNELS[name], clients, options.device)
         notes.put("bits", kernels={title: found or {"run_to_run": None, "batch": None, "position": None,

@@ -35,10 +35,11 @@ class MemoryLimits(NamedTuple):
 def use_deterministic_kernels() -> None:
     """Let kernels add up in the same order in every run. Call this before CUDA starts.
 
-    Operations that have no such kernel still run, with PyTorch's warning (`warn_only`)."""
+    Operations that have no such kernel still run, with PyTorch's warning."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    # `use_deterministic_algorithms` does the same and imports PyTorch's compiler for it, which takes 3 seconds.
+    torch.set_deterministic_debug_mode("warn")
     # fedmpi reads no memory before it has written it, so filling it would only take time.
     torch.utils.deterministic.fill_uninitialized_memory = False
 

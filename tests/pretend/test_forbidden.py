@@ -103,11 +103,11 @@ def test_a_copy_is_asynchronous_from_pinned_memory_alone(books):
 def test_atomics_are_seen_unless_order_is_asked_for(books, add):
     add(ours())
     assert books.count("atomic") == 1
-    torch.use_deterministic_algorithms(True)
+    torch.set_deterministic_debug_mode("error")
     try:
         add(ours())
     finally:
-        torch.use_deterministic_algorithms(False)
+        torch.set_deterministic_debug_mode("default")
     assert books.count("atomic") == 1
 
 

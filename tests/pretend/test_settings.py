@@ -91,7 +91,7 @@ def deterministic_kernels(monkeypatch):
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
     gpu_card.use_deterministic_kernels()
     yield
-    torch.use_deterministic_algorithms(False)
+    torch.set_deterministic_debug_mode("default")
     torch.backends.cudnn.deterministic, torch.utils.deterministic.fill_uninitialized_memory = before
     os.environ.pop("CUBLAS_WORKSPACE_CONFIG", None)
 
