@@ -18,7 +18,13 @@ from fedmpi.clients.returned import describe_value, is_built_in, name_class
 from fedmpi.comm.exact import BadWeights
 from fedmpi.errors import FedmpiError
 from fedmpi.method import Method, Participants, State
-from fedmpi.server.metrics import ENDINGS, FACTS_OF_CLUSTERS, make_metrics_line, summarise_newcomers
+from fedmpi.server.metrics import (
+    ENDINGS,
+    FACTS_OF_CLUSTERS,
+    make_history_columns,
+    make_metrics_line,
+    summarise_newcomers,
+)
 from fedmpi.task import Task
 
 # What a line of metrics.jsonl says of each round beside the clients' measures.
@@ -70,12 +76,14 @@ def name_method_in_errors(method: Method, function: str, round: int) -> Iterator
         raise FedmpiError(f"{method.title}: in {type(method).__name__}.{function}, round {round}, {error}") from None
 
 
-def refuse_wrong_log(method: Method, who: Participants, task: Task, error: type[FedmpiError] = FedmpiError) -> None:
+def refuse_wrong_log(method: Method, who: Participants, task: Task, further: tuple[str, ...] = (),
+                     error: type[FedmpiError] = FedmpiError) -> None:
     """Raise an error if the books cannot hold what a user's own method logged of a round.
 
     Args:
         who: the participants, with what was logged of them.
-        task: what is learned; its measures have names that a method cannot take."""
+        task: what is learned; its measures have names that a method cannot take.
+        further: names of the further measures, which it cannot take either."""
     if is_built_in(type(method)):
         return
     start, facts, n = f"method {name_class(type(method))}: who.log", dict(who.facts), len(who.ids)
@@ -87,7 +95,7 @@ def refuse_wrong_log(method: Method, who: Participants, task: Task, error: type[
         if labels.shape != (n,) or labels.dtype.kind not in "iu" or n and not 0 <= labels.min() <= labels.max() < k:
             raise error(f"{start}(clusters=...): give the cluster of each of the {n} participants, an integer from 0 "
                         f"to {k - 1}, not {describe_value(labels)}")
-    taken = list_taken_names(task) | (FACTS_OF_CLUSTERS if "clusters" in who.facts else set())
+    taken = list_taken_names(task, further) | (FACTS_OF_CLUSTERS if "clusters" in who.facts else set())
     for name, value in facts.items():
         if not fits_json(value):
             raise error(f"{start}({name}=...): give a number as float() makes it, a text, or a list of such, not "
@@ -99,6 +107,9 @@ def refuse_wrong_log(method: Method, who: Participants, task: Task, error: type[
     clash = [name for name in (*facts, *who.each) if {name, f"{name}_mean" if name in who.each else name} & taken]
     if clash:
         raise error(f"{start}: a line of metrics.jsonl has a measure {clash[0]} of its own; give yours another name")
+    columns = list_taken_columns(task, further)
+    if clash := [name for name in who.each if name in columns]:
+        raise error(f"{start}_per_client: history.h5 has a column {clash[0]} of its own; give yours another name")
 
 
 def read_clusters(values: object) -> np.ndarray:
@@ -110,11 +121,18 @@ def read_clusters(values: object) -> np.ndarray:
 
 
 @cache
-def list_taken_names(task: Task) -> frozenset[str]:
+def list_taken_names(task: Task, further: tuple[str, ...] = ()) -> frozenset[str]:
     """Return the names in a line of metrics.jsonl that a method cannot give to what it logs."""
-    rows = np.ones((2, len(CLIENT_MEASURES)))
-    measures = make_metrics_line(dict.fromkeys(ENDINGS, rows), np.array([True, False]), task=task)
-    return frozenset({*FACTS_OF_A_ROUND, *measures, *summarise_newcomers({"": rows}, task=task)})
+    rows = np.ones((2, len(CLIENT_MEASURES) + len(further)))
+    measures = make_metrics_line(dict.fromkeys(ENDINGS, rows), np.array([True, False]), further, task)
+    return frozenset({*FACTS_OF_A_ROUND, *measures, *summarise_newcomers({"": rows}, further, task)})
+
+
+@cache
+def list_taken_columns(task: Task, further: tuple[str, ...] = ()) -> frozenset[str]:
+    """Return the names of columns of history.h5 that a method cannot give to what it logs of each client."""
+    rows = dict.fromkeys(ENDINGS, np.ones((1, len(CLIENT_MEASURES) + len(further))))
+    return frozenset({*make_history_columns(rows, further, task), "cluster", "embedding"})
 
 
 def fits_json(value: object) -> bool:

@@ -115,6 +115,25 @@ class LateLog(FedAvg):
         return super().server(shared, up, who)
 
 
+@dataclass(frozen=True)
+class LateArea(LateLog):
+    """A further measure of the run, from a round on."""
+
+    def server(self, shared, up, who):
+        if who.round >= self.begin:
+            who.log_per_client(auc=np.zeros(len(who.ids)))
+        return FedAvg.server(self, shared, up, who)
+
+
+class Areas(FedAMP):
+    """Messages log a further measure of the run."""
+
+    def messages(self, shared, mine, who):
+        if who.round:
+            who.log_per_client(auc=np.zeros(len(who.ids)))
+        return super().messages(shared, mine, who)
+
+
 class Ages(FedAMP):
     """Messages log a measure of each client that they are addressed to."""
 
@@ -139,7 +158,14 @@ WRONG_LOGS = [
     ({"accuracy_mean_after": 1.}, {}, "has a measure accuracy_mean_after of its own"),
     ({"accuracy_mean_attackers": 1.}, {}, "has a measure accuracy_mean_attackers of its own"),
     ({"f1_new_clients": 1.}, {}, "has a measure f1_new_clients of its own"),
+    ({"brier_undefined": 1.}, {}, "has a measure brier_undefined of its own"),
+    ({"brier_mean_after": 1.}, {}, "has a measure brier_mean_after of its own"),
     ({}, {"accuracy": TEN}, "has a measure accuracy of its own"),
+    ({}, {"brier": TEN}, "has a measure brier of its own"),
+    ({}, {"accuracy_after": TEN}, "log_per_client: history.h5 has a column accuracy_after of its own; give yours"),
+    ({}, {"brier_after": TEN}, "has a column brier_after of its own"),
+    ({}, {"brier_new_clients": TEN}, "has a measure brier_new_clients of its own"),
+    ({}, {"cluster": TEN}, "has a column cluster of its own"), ({}, {"embedding": TEN}, "has a column embedding of"),
     ({}, {"age": TEN[1:]}, "log_per_client(age=...): give a number for each of the 10 participants, not an array of"),
     ({}, {"age": "young"}, "log_per_client(age=...): give a number for each")]
 
@@ -150,7 +176,7 @@ def test_what_the_books_cannot_hold_is_refused(facts, each, said):
     who.log(**facts)
     who.log_per_client(**each)
     with pytest.raises(BadInput) as error:
-        refuse_wrong_log(LateLog(), who, CLASSIFICATION, BadInput)
+        refuse_wrong_log(LateLog(), who, CLASSIFICATION, ("brier",), BadInput)
     assert str(error.value).startswith(f"method {HERE[7:]}LateLog: who.log") and said in str(error.value)
     # Tests check fedmpi's own methods.
     refuse_wrong_log(FedAvg(), who, CLASSIFICATION)
@@ -163,18 +189,27 @@ def test_what_the_books_can_hold_may_be_logged():
     refuse_wrong_log(LateLog(), who, CLASSIFICATION)
     who.log(accuracy_mean=1.)
     refuse_wrong_log(LateLog(), who, REGRESSION)
-    # without clusters of their own
+    # without clusters or further measures of their own
     alone = Participants(np.arange(10), np.ones(10), 0, 0, 10)
-    alone.log(ari=.5)
+    alone.log(ari=.5, brier_undefined=1)
+    alone.log_per_client(brier=TEN, brier_after=TEN)
     refuse_wrong_log(LateLog(), alone, CLASSIFICATION)
 
 
+@pytest.mark.parametrize("method", ["LateLog", "LateArea"])
 @pytest.mark.parametrize("begin, error, rounds", [(0, BadInput, 0), (1, FedmpiError, 1)])
-def test_a_wrong_log_is_refused_before_the_first_round_or_in_its_round(ready, begin, error, rounds):
-    with pytest.raises(error, match="LateLog: who.log"):
-        run = ready(f"{HERE}LateLog", f"method.begin={begin}")
+def test_a_wrong_log_is_refused_before_the_first_round_or_in_its_round(ready, method, begin, error, rounds):
+    with pytest.raises(error, match=f"{method}: who.log"):
+        run = ready(f"{HERE}{method}", f"method.begin={begin}", "evaluate.measures=[auc]")
         run.go()
     assert not rounds or len(run.state.metrics) == rounds
+
+
+def test_a_wrong_log_of_messages_is_refused(ready):
+    run = ready(f"{HERE}Areas", "evaluate.measures=[auc]")
+    with pytest.raises(FedmpiError, match="Areas: who.log: a line of metrics.jsonl has a measure auc of its own"):
+        run.go()
+    assert len(run.state.metrics) == 1
 
 
 @pytest.mark.parametrize("after, bad", [("all", False), ("participants", True), ("participants", False)])
