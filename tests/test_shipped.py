@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from fedmpi.config.schema import load_config
 from fedmpi.errors import BadInput
 from fedmpi.shipped import find_shipped, init_study, list_shipped
 from fedmpi.sweeps.job import plan_job
+from tests import forked
 
 ROOT = Path(__file__).parent.parent
 
@@ -58,6 +60,18 @@ def test_a_study_is_written_into_an_empty_folder_only(tmp_path, monkeypatch, cap
     (tmp_path / "file").touch()
     with pytest.raises(BadInput, match="cannot be written: File exists; choose another folder"):
         init_study(tmp_path / "file")
+
+
+def test_a_study_that_does_not_fit_on_the_disk_leaves_an_empty_folder(tmp_path):
+    """A limit of the size of files stands for the disk: the fifth of six files is larger."""
+    def begin():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
+        with pytest.raises(BadInput, match="study cannot be written: File too large; choose another folder"):
+            init_study(tmp_path / "study")
+    done = forked.call(1, begin)
+    assert done.returncode == 0, done.stderr
+    assert list((tmp_path / "study").iterdir()) == []
+    assert len(init_study(tmp_path / "study")) == 6
 
 
 @pytest.mark.slow("builds a wheel, installs it and runs a study with it in processes of their own")

@@ -60,13 +60,19 @@ def init_study(folder: Path) -> list[Path]:
     """Write the template of a study into a new or empty folder. Return the files.
 
     Raises:
-        BadInput: if the folder holds something, or cannot be written."""
+        BadInput: if the folder holds something, or cannot be written. In the latter case it is left empty."""
+    begun: list[Path] = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
             raise BadInput(f"{folder} is not empty; choose a new folder for the study")
-        return [Path(shutil.copyfile(path, folder / path.name.removesuffix(TEMPLATE_ENDING)))
-                for path in sorted((SHIPPED_FOLDER / "study").iterdir()) if path.is_file()]
+        for path in sorted((SHIPPED_FOLDER / "study").iterdir()):
+            if path.is_file():
+                begun.append(folder / path.name.removesuffix(TEMPLATE_ENDING))
+                shutil.copyfile(path, begun[-1])
+        return begun
     except (OSError, ValueError) as error:
+        for path in begun:
+            path.unlink(missing_ok=True)
         raise BadInput(f"{folder} cannot be written: {getattr(error, 'strerror', None) or error}; choose another folder"
                        ) from None
