@@ -56,6 +56,8 @@ class Heartbeat:
         self.peers = [0] if world.rank else list(range(1, world.size))
         self.limit = timeout + min(max(world.rank - 1, 0), MAX_WORKERS_IN_TURN) * self.beat
         self.last_report = dict.fromkeys(self.peers, NO_REPORT)
+        # peers that have closed their heartbeat: they report no more
+        self.closed: set[int] = set()
         # seconds without a report, and without progress
         self.silent = dict.fromkeys(self.peers, 0.)
         self.stuck = dict.fromkeys(self.peers, 0.)
@@ -97,6 +99,8 @@ class Heartbeat:
             peer = status.source
             self.comm.Recv(report, peer)
             self.silent[peer] = 0.
+            if report[STEP] < 0:
+                self.closed.add(peer)
             if (report != self.last_report[peer]).any():
                 self.last_report[peer], self.stuck[peer] = report.copy(), 0.
 
@@ -126,12 +130,14 @@ class Heartbeat:
                 f"last known: {describe_report(self.last_report[peer])}; {waits}")
 
     def close(self) -> None:
-        """Stop the thread, and receive all reports before MPI ends. Every rank calls it."""
+        """Stop the thread, and receive all reports before MPI ends. Every rank calls it.
+
+        A peer that closed earlier may have sent its last report while this rank's thread still received them."""
         self.over.set()
         self.thread.join()
         ends = [*self.sending.values(), *(self.comm.Isend(NO_REPORT, peer) for peer in self.peers)]
         report = np.empty_like(NO_REPORT)
-        for peer in self.peers:
+        for peer in (peer for peer in self.peers if peer not in self.closed):
             report[STEP] = 0
             while report[STEP] >= 0:
                 self.comm.Recv(report, peer)

@@ -3,6 +3,7 @@ real ranks."""
 from __future__ import annotations
 
 import errno
+import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -170,6 +171,22 @@ def test_all_that_was_told_is_received_before_the_end():
         world.barrier()
         return found.over.is_set(), found.comm.Iprobe()
     assert together(3, act) == [(True, False)] * 3
+
+
+@pytest.mark.parametrize("late", [0, 1])
+def test_a_peer_may_have_closed_before_the_last_look(late):
+    """The late rank's thread takes the last report of the other, who then waits for it."""
+    def act(world):
+        found = on(world)
+        world.barrier()
+        if world.rank == late:
+            while not found.comm.Iprobe():
+                time.sleep(.001)
+            found.receive_reports()
+            found.send_report(found.make_report())
+        found.close()
+        return found.closed
+    assert together(2, act) == ([{1}, set()] if late == 0 else [set(), {0}])
 
 
 @pytest.mark.parametrize("rank, inside, waits", [(0, True, "; rank 0 waits in round 3, order sum_rows"),

@@ -59,6 +59,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.comm.heartbeat:find_late", "and not reports[peer][INSIDE]", ""),
     ("fedmpi.comm.heartbeat:Heartbeat.fail", "late[:MAX_NAMED]", "late[:MAX_NAMED + 1]"),
     ("fedmpi.comm.heartbeat:Heartbeat.fail", "tell=False", "tell=True"),
+    ("fedmpi.comm.heartbeat:Heartbeat.close", "if peer not in self.closed", ""),
     ("fedmpi.comm.heartbeat:Heartbeat.receive_reports", "            self.silent[peer] = 0.\n", ""),
     ("fedmpi.comm.launcher:shares_cores", "local > cores and not bound", "local >= cores and not bound"),
     ("fedmpi.comm.launcher:was_started_by_srun", '"OMPI_COMM_WORLD_SIZE" in os.environ', "False"),
