@@ -4,13 +4,14 @@ A RowRef names rows as orders do; see comm/orders.py.
 Legend: n hosted clients that have such a row, d columns (stop - start), k groups."""
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedmpi.clients.state_store import StateStore
+from fedmpi.clients.state_store import PIECE_BYTES, StateStore
 from fedmpi.comm import exact
 from fedmpi.comm.exact import NotFinite
 from fedmpi.comm.orders import UP, RowRef
@@ -50,7 +51,7 @@ class PartialSums:
         Raises:
             NotFinite: if a row holds a number that is not finite; `context.client` is its client."""
         clients = self.list_holders(ref.source)
-        rows = self._rows(ref, clients)
+        rows = list(self._rows(ref, clients))
         # one copy to the host, not one for each client
         if rows and self.hosted.device.type == "cuda":
             rows = list(torch.stack(rows).cpu())
@@ -87,26 +88,39 @@ class PartialSums:
         shape = (ref.width,) if groups is None else (k, ref.width)
         used, holders = np.flatnonzero(weights), self.list_holders(ref.source)
         clients = [holders[i] for i in used]
-        rows, weights, groups = self._rows(ref, clients), weights[used], None if groups is None else groups[used]
+        weights, groups = weights[used], None if groups is None else groups[used]
         if self.exact:
             total = torch.zeros(shape, dtype=torch.int64, device=self.hosted.device)
-            try:
-                exact.accumulate(rows, torch.from_numpy(weights), total,
-                                 None if groups is None else torch.from_numpy(groups))
-            except NotFinite as error:
-                raise self._name_field(error, ref, clients) from None
+            for part in self._split(ref, len(clients)):
+                try:
+                    exact.accumulate(list(self._rows(ref, clients[part])), torch.from_numpy(weights[part]), total,
+                                     None if groups is None else torch.from_numpy(groups[part]))
+                except NotFinite as error:
+                    raise self._name_field(error, ref, clients[part]) from None
             return total
         total = torch.zeros(shape, dtype=torch.float64, device=self.hosted.device)
-        for r, row in enumerate(rows):
+        for r, row in enumerate(self._rows(ref, clients)):
             (total if groups is None else total[int(groups[r])]).add_(row.double(), alpha=float(weights[r]))
         if not total.isfinite().all():
-            r = next(r for r, row in enumerate(rows) if not row.isfinite().all())
-            raise self._name_field(NotFinite(r, rows[r]), ref, clients)
+            r, row = next((r, row) for r, row in enumerate(self._rows(ref, clients)) if not row.isfinite().all())
+            raise self._name_field(NotFinite(r, row), ref, clients)
         return total.float()
 
-    def _rows(self, ref: RowRef, clients: list[int]) -> list[Tensor]:
-        states = (self.hosted.ups[c] if ref.source == UP else self.hosted.store.read(c) for c in clients)
-        return [state[ref.field].reshape(-1)[ref.start:ref.stop] for state in states]
+    def _rows(self, ref: RowRef, clients: list[int]) -> Iterator[Tensor]:
+        """Yield the row of each of some hosted clients, (d,)."""
+        for client in clients:
+            if ref.source == UP:
+                yield self.hosted.ups[client][ref.field].reshape(-1)[ref.start:ref.stop]
+            else:
+                yield self.hosted.store.read_columns(client, ref.field, ref.start, ref.stop)
+
+    def _split(self, ref: RowRef, n: int) -> Iterator[slice]:
+        """Divide n rows into those that are added at once: all, but PIECE_BYTES of them if they come from the disk."""
+        at_once = n
+        if ref.source != UP and self.hosted.store.spills:
+            at_once = PIECE_BYTES // (ref.width * self.hosted.store.first[ref.field].element_size() or 1)
+        for begin in range(0, n, max(1, at_once)):
+            yield slice(begin, begin + max(1, at_once))
 
     def _name_field(self, error: NotFinite, ref: RowRef, clients: list[int]) -> NotFinite:
         """Return the same error with the field's name, and note the client as the one at work."""

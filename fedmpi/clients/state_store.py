@@ -15,12 +15,13 @@ from typing import IO
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fedmpi.errors import FedmpiError
 from fedmpi.method import State
 from fedmpi.storage import checkpoint
 
-# so many bytes of states are copied from a GPU at once
+# so many bytes of states are copied from a GPU, or read from a file, at once
 PIECE_BYTES = 64 << 20
 
 
@@ -45,6 +46,23 @@ class StateStore:
             self._rows.move_to_end(client)
             return self._rows[client]
         return self._spill.read(client) if client in self._spill.places else self.first
+
+    def read_columns(self, client: int, field: int, start: int, stop: int) -> Tensor:
+        """Return columns [start, stop) of a field of a client's state, flat, (stop - start,). If the state is in the
+        scratch file, the rest of it is not read."""
+        if client in self._rows or client not in self._spill.places:
+            return self.read(client)[field].reshape(-1)[start:stop]
+        return self._spill.read_columns(client, field, start, stop)
+
+    @property
+    def at_once(self) -> int:
+        """How many whole states are read at once, so that they take PIECE_BYTES."""
+        return max(1, PIECE_BYTES // self._size)
+
+    @property
+    def spills(self) -> bool:
+        """Whether some states are in the scratch file."""
+        return bool(self._spill.places)
 
     def write(self, client: int, mine: State) -> None:
         """Keep a client's new state."""
@@ -87,12 +105,14 @@ class StateStore:
     def restore_from(self, path: str | Path, ids: np.ndarray, clients: list[int]) -> None:
         """Read the rows of clients from a checkpoint file that holds those of `ids`, neighbours together.
 
-        The file is opened and verified once; then the time is proportional to the rows that are read."""
+        The file is opened and verified once; then the time is proportional to the rows that are read. Of those, as many
+        are in memory as `memory` says, and at most PIECE_BYTES more."""
         places, saved = np.flatnonzero(np.isin(ids, clients)), checkpoint.CheckpointFile(path)
-        for run in filter(len, np.split(places, np.flatnonzero(np.diff(places) > 1) + 1)):
-            fields = saved.read_rows(run[0], run[-1] + 1)
-            for i, place in enumerate(run):
-                self.restore(int(ids[place]), {name: rows[i] for name, rows in fields.items()})
+        for run in np.split(places, np.flatnonzero(np.diff(places) > 1) + 1):
+            for part in (run[i:i + self.at_once] for i in range(0, len(run), self.at_once)):
+                fields = saved.read_rows(part[0], part[-1] + 1)
+                for i, place in enumerate(part):
+                    self.restore(int(ids[place]), {name: rows[i] for name, rows in fields.items()})
 
     def digest(self, client: int) -> np.ndarray:
         """Return the sha256 of a client's state, (32,) uint8."""
@@ -105,9 +125,8 @@ class StateStore:
             return np.array([self.digest(c) for c in clients], np.uint8).reshape(-1, 32)
         own = [c for c, touched in zip(clients, self.find_touched(clients), strict=True) if touched]
         found: dict[int, bytes] = {}
-        at_once = max(1, PIECE_BYTES // self._size)
-        for begin in range(0, len(own), at_once):
-            some = own[begin:begin + at_once]
+        for begin in range(0, len(own), self.at_once):
+            some = own[begin:begin + self.at_once]
             columns = self.stack(some).values()
             found |= {c: compute_digest(type(self.first)(*(column[i] for column in columns)))
                       for i, c in enumerate(some)}
@@ -166,8 +185,23 @@ class Spill:
 
     def read(self, client: int) -> State:
         """Return a client's state. Raises FedmpiError if the disk does not give it back."""
-        record, begin, got = bytearray(self.size), self.places[client] * self.size, 0
-        while got < self.size:
+        record, values, at = self._read_bytes(client, 0, self.size), [], 0
+        for like, (dtype, shape, size) in zip(self.first, self.shapes, strict=True):
+            values.append(make_tensor(record[at:at + size], dtype).reshape(shape).to(like.device))
+            at += size
+        return type(self.first)(*values)
+
+    def read_columns(self, client: int, field: int, start: int, stop: int) -> Tensor:
+        """Return columns [start, stop) of a field of a client's state, flat, and read nothing else."""
+        like = self.first[field]
+        before, width = sum(size for _, _, size in self.shapes[:field]), like.element_size()
+        record = self._read_bytes(client, before + start * width, (stop - start) * width)
+        return make_tensor(record, like.dtype).to(like.device)
+
+    def _read_bytes(self, client: int, begin: int, size: int) -> bytearray:
+        """Return so many bytes of a client's record, from a place in it on."""
+        record, begin, got = bytearray(size), self.places[client] * self.size + begin, 0
+        while got < size:
             try:
                 moved, why = os.preadv(self.file.fileno(), [memoryview(record)[got:]], begin + got), ""
             except OSError as error:
@@ -176,20 +210,19 @@ class Spill:
                 raise FedmpiError(f"the {self.place} does not give back the state of client {client}{why}; set "
                                   "state.scratch to a folder on another disk")
             got += moved
-        values, at = [], 0
-        for like, (dtype, shape, size) in zip(self.first, self.shapes, strict=True):
-            part = record[at:at + size]
-            flat = torch.frombuffer(part, dtype=dtype) if size else torch.empty(0, dtype=dtype)
-            values.append(flat.reshape(shape).to(like.device))
-            at += size
-        return type(self.first)(*values)
+        return record
+
+
+def make_tensor(record: bytearray, dtype: torch.dtype) -> Tensor:
+    """Return the numbers that some bytes hold, which it shares with them."""
+    return torch.frombuffer(record, dtype=dtype) if record else torch.empty(0, dtype=dtype)
 
 
 def compute_digest(state: State) -> bytes:
     """Return the sha256 of the names, types, shapes and bytes of a NamedTuple of tensors or arrays."""
     total = hashlib.sha256()
     for name, value in state._asdict().items():
-        array = np.asarray(copy_to_numpy(value) if isinstance(value, torch.Tensor) else value)
+        array = np.asarray(copy_to_numpy(value) if isinstance(value, Tensor) else value)
         total.update(f"{name} {array.dtype} {array.shape}".encode())
         total.update(np.ascontiguousarray(array).data)
     return total.digest()
@@ -206,6 +239,6 @@ def compute_run_digest(shared: State, rows: np.ndarray) -> str:
     return total.hexdigest()
 
 
-def copy_to_numpy(tensor: torch.Tensor) -> np.ndarray:
+def copy_to_numpy(tensor: Tensor) -> np.ndarray:
     """Return a tensor as an array on the host."""
     return tensor.detach().cpu().numpy()

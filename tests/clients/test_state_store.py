@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 import torch
 
+from fedmpi.clients import state_store
 from fedmpi.clients.state_store import StateStore, compute_digest, compute_run_digest
 from fedmpi.errors import FedmpiError
 from fedmpi.method import Nothing
+from fedmpi.storage import checkpoint
 
 
 class Mine(NamedTuple):
@@ -108,6 +110,36 @@ def test_scratch_space_that_cannot_be_written_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr("os.pwrite", full)
     with pytest.raises(FedmpiError, match="state of client 3 cannot .* No space left on device; raise state.memory"):
         s.write(4, row(2))
+
+
+def test_columns_of_a_spilled_state_are_read_without_the_rest(tmp_path, monkeypatch):
+    s, read, moved = StateStore(store().first, memory=24, scratch=str(tmp_path)), os.preadv, []
+    for client in (2, 5):
+        s.write(client, row(10 + client))
+    s.write(9, Mine(torch.arange(3., 7.), torch.tensor(1)))
+    s.write(1, row(1))
+    monkeypatch.setattr("os.preadv", lambda fd, parts, at: moved.append(read(fd, parts, at)) or moved[-1])
+    found = {c: (s.read_columns(c, 0, 1, 3).tolist(), s.read_columns(c, 1, 0, 1).tolist()) for c in (0, 1, 2, 5, 9)}
+    assert found == {0: ([1, 2], [7]), 1: ([1, 1], [1]), 2: ([12, 12], [12]), 5: ([15, 15], [15]), 9: ([4, 5], [1])}
+    assert moved == [8] * 6 and s.read_columns(9, 0, 2, 2).tolist() == []
+    assert s.read_columns(9, 1, 0, 1).dtype == torch.int64
+
+
+def test_a_checkpoint_is_restored_piece_by_piece(tmp_path, monkeypatch):
+    """Two states at once, of clients of whom some belong to other ranks."""
+    ids, own, pieces, saved = np.array([0, 1, 2, 3, 5, 6, 9]), [0, 1, 2, 3, 6, 8, 9], [], store()
+    for client in ids:
+        saved.write(client, row(10 * client))
+    snapshot = checkpoint.Snapshot(1, {}, ids, {}, "", 0., [], {})
+    path = checkpoint.write_checkpoint(tmp_path, snapshot, iter([saved.stack(ids)]))
+    read = checkpoint.CheckpointFile.read_rows
+    monkeypatch.setattr(checkpoint.CheckpointFile, "read_rows",
+                        lambda self, *where: pieces.append(where) or read(self, *where))
+    monkeypatch.setattr(state_store, "PIECE_BYTES", 2 * 24)
+    s = StateStore(store().first, memory=1)
+    s.restore_from(path, ids, own)
+    assert pieces == [(0, 2), (2, 4), (5, 7)]
+    assert [int(s.read(c).n) for c in own] == [0, 10, 20, 30, 60, 7, 90] and s.read(5).n == 7
 
 
 @pytest.mark.parametrize("memory", [float("inf"), 1])
