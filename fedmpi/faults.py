@@ -23,8 +23,8 @@ DROPS_STREAM, ATTACKERS_STREAM = 0xD20B, 0xA77A
 class Faults:
     """Clients that fail, and updates that cannot be used."""
     title = "faults"
-    bad_update: Annotated[Literal["stop", "skip"], "an update that is not finite or out of range: stop ends the "
-                          "run, skip leaves the update out of its round"] = "stop"
+    bad_update: Annotated[Literal["stop", "skip"], "an update with numbers that are not finite or out of range "
+                          "(integers aside): stop ends the run, skip leaves the update out of its round"] = "stop"
     drop: Annotated[float, Ge(0), Lt(1), "probability that a participant is lost during a round"] = 0.
 
     def drop_participants(self, who: Participants) -> Participants:

@@ -52,14 +52,17 @@ def _attack_field(attack: Attack, origin: Tensor | None, sent: Tensor, generator
 
 
 def clip_update(shared: State, up: State, longest: float) -> State:
-    """Return an update whose norm over all its fields is at most `longest`."""
-    changes = [sent - origin for origin, sent in zip(find_origins(shared, up), up, strict=True)]
+    """Return an update whose norm over all its fields is at most `longest`. Integers, such as counts, stay as they are
+    and are no part of the norm."""
+    origins = find_origins(shared, up)
+    changes = [sent - origin for origin, sent in zip(origins, up, strict=True) if sent.is_floating_point()]
     norm = math.sqrt(sum(float(change.flatten().double().square().sum()) for change in changes))
     # also if the norm is nan
     if not norm > longest:
         return up
-    return type(up)(*(origin + change * (longest / norm)
-                      for origin, change in zip(find_origins(shared, up), changes, strict=True)))
+    shortened = (change * (longest / norm) for change in changes)
+    return type(up)(*(origin + next(shortened) if sent.is_floating_point() else sent
+                      for origin, sent in zip(origins, up, strict=True)))
 
 
 def fits_exact_sums(*states: State) -> bool:
@@ -87,7 +90,9 @@ def refuse_updates(config: Config, method: Method, federation: Federation) -> No
     if attack is not None and tampers and method.message_template() is not None:
         raise BadInput(f"attack.kind = {attack.kind}: in {method.title} clients receive what other clients keep, which "
                        "this attack does not change; set it to label_flip, or take another method")
-    lone = [name for name, origin in zip(up._fields, find_origins(shared, up), strict=True) if origin is None]
+    numbers = {name: origin for (name, sent), origin in zip(up._asdict().items(), find_origins(shared, up), strict=True)
+               if sent.is_floating_point()}
+    lone = [name for name, origin in numbers.items() if origin is None] if numbers else up._fields
     if server.clip_norm is not None and (lone or not up):
         raise BadInput(f"server.clip_norm = {server.clip_norm}: in {method.title} clients send "
                        f"{', '.join(lone) or 'nothing'}, which is not an update of one model that all were sent; leave "

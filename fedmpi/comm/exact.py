@@ -61,6 +61,8 @@ class NotFinite(FedmpiError):
         name, remedy = ("state", "it did not train in this round: look at what the method's `idle` computes, and at "
                         "this client's data") if idle else (
             "update", "lower train.lr, look at this client's data, or leave such updates out (faults.bad_update=skip)")
+        if not values.is_floating_point():
+            remedy = "these are integers: let clients send them in a larger unit, or the server gather() them"
         super().__init__(f"{name}{field and ' of ' + field} has {what}; {remedy}")
 
 

@@ -1,7 +1,8 @@
 """The updates of attackers, clipped updates, and what a method refuses."""
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import pytest
@@ -14,8 +15,21 @@ from fedmpi.engines.loop import Loop
 from fedmpi.engines.vmap import Vmap
 from fedmpi.errors import BadInput
 from fedmpi.faults import Attack, choose_attackers
+from fedmpi.methods.fedavg import FedAvg
 from fedmpi.methods.fedper import Shared, Up
 from tests.federations import Lab, View, method, mlp
+
+
+class Counted(NamedTuple):
+    """A model between two fields of integers and of truth values."""
+    counts: torch.Tensor
+    w: torch.Tensor
+    seen: torch.Tensor
+
+
+class OnlyCounts(NamedTuple):
+    counts: torch.Tensor
+
 
 engines = pytest.mark.parametrize("engine", [Loop(), Vmap()], ids=["loop", "vmap"])
 
@@ -93,6 +107,14 @@ def test_clipping_shortens_long_updates_alone():
         assert not clip_update(shared, Up(direction * bad), 1.).phi.isfinite().all()
 
 
+def test_integers_are_neither_shortened_nor_counted():
+    shared = Counted(torch.tensor([1, 1000]), torch.tensor([1., 2., 3.]), torch.tensor([True, False]))
+    sent = Counted(torch.tensor([900, 4]), shared.w + torch.tensor([2., -1., 2.]), torch.tensor([True, True]))
+    found = clip_update(shared, sent, 1.5)
+    assert found.counts is sent.counts and found.seen is sent.seen
+    assert found.w.tolist() == [2, 1.5, 4] and clip_update(shared, sent, 3.) is sent
+
+
 @engines
 def test_the_server_takes_clipped_updates(sent, engine):
     norms = [float((up.w - lab.shared.w).norm()) for lab, ups in [sent("fedavg", engine)] for up in ups.values()]
@@ -100,6 +122,24 @@ def test_the_server_takes_clipped_updates(sent, engine):
     lab, ups = sent("fedavg", engine, server=Server(clip_norm=most))
     found = [float((up.w - lab.shared.w).norm()) for up in ups.values()]
     np.testing.assert_allclose(found, np.minimum(norms, most), rtol=1e-5)
+
+
+@dataclass(frozen=True)
+class Counting(FedAvg):
+    """Clients send counts of their own beside their models, or those alone."""
+    alone: Annotated[bool, "no model"] = False
+
+    def client(self, shared, mine, data):
+        counts = torch.zeros(2, dtype=torch.int64)
+        return mine, OnlyCounts(counts) if self.alone else Counted(counts, shared.w, counts > 0)
+
+
+def test_updates_of_integers_alone_cannot_be_shortened(federation, mlp):
+    from fedmpi.config.schema import resolve
+    clip = resolve({"model": {"name": "mlp", "hidden": 4}, "server": {"clip_norm": 2}})
+    build_method(replace(clip, method=Counting()), federation)
+    with pytest.raises(BadInput, match="in FedAvg clients send counts, which is not an update of one model"):
+        build_method(replace(clip, method=Counting(alone=True)), federation)
 
 
 def refusal(config, name, federation) -> str:

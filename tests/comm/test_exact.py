@@ -202,6 +202,12 @@ def test_the_range_ends_at_half_a_million(value, fits):
     assert error.value.row == 1 and error.value.values.tolist() == [value]
 
 
+def test_integers_out_of_range_have_a_remedy_of_their_own():
+    with pytest.raises(exact.NotFinite, match=r"up to 6e\+05, out of the range of exact sums .500000.; these are "
+                       r"integers: let clients send them in a larger unit, or the server gather\(\) them$"):
+        total(torch.tensor([[3], [600_000]]), torch.tensor([.5, .5]).double())
+
+
 def test_a_bad_row_of_a_group_is_named_by_its_place_among_all():
     x = torch.ones(6, 3)
     x[4, 1] = float("inf")
