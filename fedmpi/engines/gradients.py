@@ -70,7 +70,12 @@ def bind_loss(loss: Loss, w: Tensor, only: slice | None, args: Sequence[Tensor],
     """Return the same for a loss of a method's own, differentiated by the flat vector.
 
     Args:
-        model: the run's network, which the loss may call and which is set to training; None: it calls none."""
+        model: the run's network, which the loss may call and which is set to training; None: it calls none.
+
+    Raises:
+        TypeError: if args are no sequence of tensors."""
+    if isinstance(args, Tensor):
+        raise TypeError("args is a tensor and not a tuple of tensors; write args=(tensor,)")
     work = w.detach().clone()
     block = slice(None) if only is None else only
 
@@ -84,7 +89,17 @@ def bind_loss(loss: Loss, w: Tensor, only: slice | None, args: Sequence[Tensor],
 def differentiate_loss(loss: Loss, w: Tensor, x: Tensor, y: Tensor, args: Sequence[Tensor]) -> Tensor:
     """Return the gradient (d,) of the mean of a loss of a method's own on a batch."""
     at = w.detach().requires_grad_()
-    return torch.autograd.grad(loss(at, x, y, *args).mean(), at)[0]
+    return torch.autograd.grad(check_losses(loss(at, x, y, *args), y).mean(), at)[0]
+
+
+def check_losses(losses: Tensor, y: Tensor) -> Tensor:
+    """Return what a loss of a method's own gave for a batch with labels y (b, ...). Raises TypeError unless this is a
+    loss of each sample, (b,): a mean over the batch would count the samples that pad it."""
+    if not isinstance(losses, Tensor) or losses.shape != y.shape[:1]:
+        given = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
+        raise TypeError(f"a loss of your own returns the loss of each sample, ({len(y)},), and not {given}: take no "
+                        'mean over the batch, as by reduction="none"')
+    return losses
 
 
 def compute_gradient(x: Tensor, y: Tensor, weight: Tensor, smoothing: float, net: Net, w: Tensor) -> Tensor:
@@ -97,7 +112,7 @@ def compute_gradient(x: Tensor, y: Tensor, weight: Tensor, smoothing: float, net
 
 def compute_own_gradient(x: Tensor, y: Tensor, weight: Tensor, loss: Loss, w: Tensor, args: Sequence[Tensor]) -> Tensor:
     """Return the gradient (d,) of one client's mean of a loss of a method's own on a batch, inside vmap."""
-    found: Tensor = grad(lambda w: (loss(w, x, y, *args) * weight).sum())(w)
+    found: Tensor = grad(lambda w: (check_losses(loss(w, x, y, *args), y) * weight).sum())(w)
     return found
 
 
@@ -132,7 +147,7 @@ def bind_cohort_loss(loss: Loss, work: Tensor, only: slice | None, args: Sequenc
         # Engine vmap trains no network with running statistics, so the samples of a batch do not matter.
         model.train_all(2)
     block = slice(None) if only is None else only
-    step = vmap(grad(lambda w, x, y, weight, *args: (loss(w, x, y, *args) * weight).sum()))
+    step = vmap(grad(lambda w, x, y, weight, *args: (check_losses(loss(w, x, y, *args), y) * weight).sum()))
 
     def gradients(k: int, x: Tensor, y: Tensor, weight: Tensor, *noise: Tensor) -> Sequence[Tensor]:
         return [step(work[:k], x, y, weight, *noise, *(a[:k] for a in args))[:, block]]

@@ -67,13 +67,17 @@ class StepOptions:
         """Return an author's settings, with the round's learning rate, momentum and optimizer if there are no others.
 
         An author who gives a momentum asks for SGD steps with it, to which nothing of the run's optimizer applies.
-        Raises TypeError for a setting that does not exist."""
+        Raises TypeError for a setting that does not exist, and for a pull that is no triple."""
         if unknown := settings.keys() - StepSettings.__annotations__.keys():
             raise TypeError(f"data.descend has no setting {', '.join(sorted(unknown))}; it has only, args, noise, "
                             f"where, {', '.join(StepSettings.__annotations__)}")
-        lr, momentum = settings.get("lr"), settings.get("momentum")
-        return cls(local.lr if lr is None else lr, local.momentum if momentum is None else momentum,
-                   [PullTerm(*pull) for pull in settings.get("pull", ())], settings.get("clip"),
+        try:
+            pulls = [PullTerm(*pull) for pull in settings.get("pull", ())]
+        except TypeError:
+            raise TypeError("data.descend: pull is a list such as [(centre, strength, block)], where a block None is "
+                            "all of w") from None
+        lr, momentum, clip = settings.get("lr"), settings.get("momentum"), settings.get("clip")
+        return cls(local.lr if lr is None else lr, local.momentum if momentum is None else momentum, pulls, clip,
                    settings.get("spread", False), local.optimizer if momentum is None else PLAIN_SGD)
 
     @property

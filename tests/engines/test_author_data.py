@@ -54,6 +54,41 @@ def test_steps_are_those_that_a_descent_makes(ask, engine, train, steps):
     assert [int(counted[c]) for c in range(8)] == steps
 
 
+def per_sample(method, w, x, y):
+    return F.cross_entropy(method.model(w, x), y, reduction="none")
+
+
+BAD_LOSSES = [(lambda losses: losses.mean(), "not ()"), (lambda losses: losses[:, None], ", 1)"),
+              (lambda losses: losses[None], "not (1, ")]
+
+
+@engines
+@pytest.mark.parametrize("spoil, said", BAD_LOSSES)
+@pytest.mark.parametrize("verb", ["descend", "scan"])
+def test_a_loss_of_ones_own_is_one_of_each_sample(ask, engine, spoil, said, verb):
+    """Also in batches of a single sample, which client 5 has."""
+    def train(method, w, data, spoil):
+        def loss(w, x, y):
+            return spoil(per_sample(method, w, x, y))
+        if verb == "descend":
+            return data.descend(loss, w)
+        return data.scan(lambda state, grad: (state[0] - .1 * grad(loss, state[0]),), (w,))[0]
+    with pytest.raises(TypeError, match=r"^a loss of your own returns the loss of each sample, \(\d+,\), a") as error:
+        ask(engine, lambda method, w, data: train(method, w, data, spoil))
+    assert said in str(error.value) and str(error.value).endswith('take no mean over the batch, as by reduction="none"')
+    assert len(ask(engine, lambda method, w, data: train(method, w, data, lambda losses: losses))) == 8
+
+
+@pytest.mark.parametrize("settings, said", [
+    ({"pull": (torch.zeros(4), .1)}, "data.descend: pull is a list such as ..centre, strength, block.., where"),
+    ({"pull": [(torch.zeros(4), .1)]}, "data.descend: pull is a list such as ..centre, strength, block.., where")])
+def test_what_descend_takes_is_said(ask, settings, said):
+    with pytest.raises(TypeError, match=said):
+        ask(Loop(), lambda method, w, data: data.descend(method.model, w, **settings))
+    with pytest.raises(TypeError, match="args is a tensor and not a tuple of tensors; write args=.tensor,."):
+        ask(Loop(), lambda method, w, data: data.descend(lambda *_: w, w, args=w))
+
+
 @engines
 def test_steps_follow_the_batches_and_the_samples(ask, engine):
     half = ask(engine, lambda method, w, data: data.subset(.5, 1).steps + 0 * data.n)
