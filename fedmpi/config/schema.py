@@ -208,6 +208,9 @@ def resolve(values: JsonObject) -> Config:
             given = values[name]
             built[name] = attempt(make_settings, cls, data if name == "data" else given, name, places)
     source = attempt(build_source, data, of_source, Data.name)
+    if partition is None and (holder := getattr(source, "client", None)):
+        problems.append(BadInput(f"data.client = {holder}: the column says who holds a row, but data.partition is not "
+                                 "given and would draw that anew; set data.partition=natural, or another one"))
     top = attempt(make_settings, Config, {k: v for k, v in built.items() if k not in SECTIONS and k not in NAMED}, "",
                   places)
     if problems:

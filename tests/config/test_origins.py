@@ -38,6 +38,8 @@ FEDMHC = "method: {name: fedmhc, M: 3}"
     ("", ["data=3"], "command line: data must be a mapping"), ("", ["train={lr: -1}"], "command line: train.lr = -1: "),
     ("", ["a.b=1"], "command line: a is not a setting"), ("", ["odd key=1"], "command line: odd key is not a setting"),
     ("data: {new_clients: 5}", ["data.clients=5"], "c.yaml and command line: data.new_clients = 5: with clients = 5"),
+    ("data: {name: csv, label: y, client: site}", ["rounds=3"], "c.yaml: data.client = site: the column says who holds "
+     "a row, but data.partition is not given and would draw that anew; set data.partition=natural, or another one"),
     ("train: {warm_up: 3}", ["rounds=3"], "c.yaml and command line: train.warm_up = 3: "),
     ("[1]", ["rounds=3"], "c.yaml: the configuration must be a mapping"),
     ("rounds: 0", {"seed": 3}, "c.yaml: rounds = 0: "), ("", {"rounds": 0}, "keyword arguments: rounds = 0: "),

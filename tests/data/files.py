@@ -23,8 +23,8 @@ def good(**changes):
 
 
 def load(**data):
-    """Return the pool of some `data` settings."""
-    found = resolve({"data": data}).data
+    """Return the pool of some `data` settings, of which clients take what is theirs."""
+    found = resolve({"data": {"partition": "natural"} | data}).data
     return sources.load_source(found.name, Path("unused"), found.file, found.source, found.task)
 
 

@@ -45,7 +45,8 @@ def written(tmp_path_factory):
 
 
 def load(folder, **data):
-    found = resolve({"data": {"name": "huggingface", "file": str(folder), "label": "label", **data}}).data
+    found = resolve({"data": {"name": "huggingface", "file": str(folder), "label": "label", "partition": "natural",
+                              **data}}).data
     return sources.load_source(found.name, folder, found.file, found.source)
 
 
@@ -98,7 +99,7 @@ def test_a_run_sees_the_names_and_prepares_anew_what_has_changed(written, settin
     folder = tmp_path / "copy"
     shutil.copytree(written[0] / "disk", folder)
     source = resolve({"data": {"name": "huggingface", "file": "x", "label": "label", "image": "image",
-                               "client": "owner"}}).data.source
+                               "client": "owner", "partition": "natural"}}).data.source
     data = settings(name="huggingface", file=str(folder), source=source, clients=2, partition=Natural())
     found = Federation(prepare_federation(data, 0))
     assert found.names == {"class_names": ["zebra", "ant", "never"], "client_names": ["ben", "mia"]}
