@@ -5,8 +5,9 @@
     print(result.accuracy, result.digest)
 
 A configuration is the path of a YAML file or a mapping with the same settings. Keywords replace its settings: a
-section is a mapping (`train={"lr": 0.05}` changes train.lr alone), a method, model or partition is a name, a mapping
-with its `name`, or a class of one's own. Names with dots go into `**{"train.lr": 0.05}`."""
+section is a mapping (`train={"lr": 0.05}` changes train.lr alone). A method, model or partition is a name, a mapping
+with its `name`, or a class of one's own; a mapping without a name changes settings of the configuration's. Names with
+dots go into `**{"train.lr": 0.05}`."""
 from __future__ import annotations
 
 import atexit

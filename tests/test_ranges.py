@@ -187,7 +187,14 @@ def test_overrides_go_from_left_to_right_and_into_what_is_there(tmp_path):
     def read(*words):
         return load_config(tmp_path / "c.yaml", list(words))
     assert (read("train.lr=.2", "train.lr=.3").train.lr, read("train.lr=.2").train.batch) == (.3, 3)
-    assert read("train={lr: .2}").train.batch == 10 and read("train={lr: .2}", "train.batch=4").train.batch == 4
+    # A mapping changes what it names, as it does from Python; with a name it is another section.
+    assert read("train={lr: .2}").train.batch == 3 and read("train={lr: .2}", "train.batch=4").train.batch == 4
+    assert read("method={M: 7}").method == read("method.M=7").method
+    assert read("method={name: fedmhc, M: 7}", "method={lam: 3}").method == read("method.M=7", "method.lam=3").method
+    assert read("method={name: fedmhc, M: 7}", "method={name: fedmhc}").method == read().method
+    assert read("data={partition: {beta: 2}}", "data={clients: 7}") == read("data.clients=7", "data.partition.beta=2")
+    assert read("edge={}", "attack={kind: noise}", "attack={scale: 2}").attack.kind == "noise"
+    assert load_config(tmp_path / "c.yaml", {"method": {"M": 7}}) == read("method.M=7")
     assert read("method.M=7").method.M == 7 and read("method.M=7", "method=fedmhc").method.M == 7
     assert not hasattr(read("method.M=7", "method=fedavg").method, "M")
     assert read("model=mlp").model.hidden == 5 and read("data.partition=iid", "data.partition=dirichlet") == read()

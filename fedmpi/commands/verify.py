@@ -47,7 +47,7 @@ CONFIG: JsonObject = {"rounds": 3, "seed": 1, "device": "cpu", "threads": 1, "co
 # what configs/quickstart.yaml says, in place of CONFIG's data, model and training
 QUICKSTART = ["rounds=100", "seed=0", "data.clients=40", "data.fraction=.5", "model.hidden=64",
               "data.partition={name: pathological, classes_per_client: 3}", "method={name: fedmhc, M: 4, lam: 2}",
-              "train={lr: .1, batch: 10, epochs: 2}"]
+              "train={lr: .1, batch: 10, epochs: 2, steps: null, participation: 1}"]
 # Between them: both engines, sums, k-means, inner products, medians, convolutions, private states
 RUNS = {
     "fedavg": ["method=fedavg", "engine=loop", "train.momentum=.5"],

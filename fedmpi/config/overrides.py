@@ -22,7 +22,7 @@ def apply_overrides(values: JsonObject, overrides: Sequence[str] | Mapping[str, 
     Args:
         values: the configuration, which is changed
         overrides: texts `a.b=value`, whose values are YAML; or a mapping of `a.b`, or of nested mappings, to Python
-            values
+            values. A mapping of settings changes those that it names alone, and a section with a `name` is replaced.
 
     Raises:
         BadInput: for what is no setting and value."""
@@ -45,7 +45,11 @@ def apply_overrides(values: JsonObject, overrides: Sequence[str] | Mapping[str, 
 
 def read_overrides(overrides: Sequence[str] | Mapping[str, object]) -> Iterator[tuple[str, Json]]:
     """Yield each setting that is replaced, with its value. Raises BadInput for what is no setting and value."""
-    return flatten_values(overrides) if isinstance(overrides, Mapping) else map(read_text, overrides)
+    if isinstance(overrides, Mapping):
+        yield from flatten_values(overrides)
+    else:
+        for text in overrides:
+            yield from flatten_values(dict([read_text(text)]))
 
 
 def read_text(text: str) -> tuple[str, Json]:
@@ -60,9 +64,9 @@ def read_text(text: str) -> tuple[str, Json]:
 
 
 def is_one_value(setting: str, value: object) -> bool:
-    """Say whether what is given for a setting is one value: no mapping, a section that has a name, or an optional one
-    without settings. The settings of other sections are replaced one by one."""
-    return (not isinstance(value, Mapping) or setting.rpartition(".")[2] in NAMED_SECTIONS
+    """Say whether what is given for a setting is one value: no mapping, a section with its name, or an optional one
+    without settings. The settings of other mappings are replaced one by one."""
+    return (not isinstance(value, Mapping) or setting.rpartition(".")[2] in NAMED_SECTIONS and "name" in value
             or not value and setting in OPTIONAL_SECTIONS)
 
 

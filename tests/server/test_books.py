@@ -100,8 +100,8 @@ def test_what_nobody_was_judged_by_is_left_out(ready):
 
 
 WORDS = ("data={clients: 16, partition: {name: dirichlet, beta: .5}, split: [.5, .3, .2], fraction: .5}",
-         "train={batch: 10000, epochs: 6, lr: .9, lr_decay: .9, participation: .4}", "model.hidden=8", "rounds=3",
-         "evaluate.after_training=all", "checkpoint.every=1", "attack={kind: noise, share: .2, scale: .05}",
+         "train={batch: 10000, epochs: 6, steps: null, lr: .9, lr_decay: .9, participation: .4}", "model.hidden=8",
+         "rounds=3", "evaluate.after_training=all", "checkpoint.every=1", "attack={kind: noise, share: .2, scale: .05}",
          "engine=loop")
 # The attackers of 16 clients with seed 2, see test_streams.py.
 ATTACKERS = [4, 6, 13]
