@@ -31,6 +31,8 @@ from fedmpi.storage import checkpoint
 from fedmpi.storage.atomic import atomic
 from fedmpi.storage.older_versions import refuse_changed_method
 
+# Endings of files that torch.load reads.
+PICKLED = (".pt", ".pth", ".pkl", ".bin")
 IMAGES = "uint8 images (h, w, c) as float (c, h, w): x / 127.5 - 1"
 
 
@@ -48,6 +50,9 @@ class TrainedModel:
 
 def export_model(run: Path, out: Path, client: int | None, own_code: bool = False) -> str:
     """Write a model as `load_model` finds it; returns what to tell the user. Raises BadInput and StorageError."""
+    if out.suffix in PICKLED:
+        raise BadInput(f"{out}: fedmpi export writes safetensors, which torch.load does not read; end the name with "
+                       ".safetensors, and read the file by safetensors.torch.load_file")
     save = import_writer()
     found = load_model(run, client, own_code)
     state = {name: value.contiguous().clone() for name, value in found.network.state_dict().items()}

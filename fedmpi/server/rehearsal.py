@@ -39,7 +39,7 @@ from fedmpi.config.schema import Config
 from fedmpi.data.federation import Federation
 from fedmpi.engines.loop import REHEARSAL_TRAINING, Loop, LoopData
 from fedmpi.errors import BadInput
-from fedmpi.method import Method, State
+from fedmpi.method import Method, Participants, State
 from fedmpi.models.build import as_input, make_blank_samples
 from fedmpi.models.flat import Model
 from fedmpi.own_code.failures import describe_failure, is_ctrl_c
@@ -164,7 +164,8 @@ def attempt(method: Method, name: str, function: Callable[[], object]) -> tuple[
     except BaseException as error:
         if is_ctrl_c(error):
             raise
-        if isinstance(error, RowsStay):
+        misnamed = isinstance(error, AttributeError) and isinstance(error.obj, Method | Participants)
+        if misnamed or isinstance(error, RowsStay | NameError):
             # whatever the rows are
             with blame_function(method, name):
                 raise

@@ -207,7 +207,8 @@ def expand(job: SweepJob, path: str | Path, out: Path, scale: str | None) -> lis
     """Return all runs of a job with their settings checked. Raises BadInput, also where a folder holds another run."""
     if scale is not None and scale not in job.scales:
         raise BadInput(f"{path}: there is no scale {scale!r}; its scales: {', '.join(job.scales) or 'none'}")
-    source = (Path(path).parent / job.config).resolve()
+    beside, by_name = Path(path).parent / job.config, find_shipped(job.config, "configs")
+    source = (by_name if by_name.is_file() and not beside.exists() else beside).resolve()
     runs: list[PlannedRun] = []
     chosen = {} if scale is None else job.scales[scale]
     job = narrow_job(job, scale)

@@ -165,6 +165,11 @@ def test_a_checkpoint_of_its_own_and_a_damaged_one(bench):
     assert f"refused {last}" in done.output and "after round 2" in done.output
 
 
+def test_a_name_of_a_pickled_file_is_refused(tmp_path):
+    said = refused(tmp_path, tmp_path / "model.pt")
+    assert "model.pt: fedmpi export writes safetensors, which torch.load does not read; end the name with .safe" in said
+
+
 def test_what_cannot_be_exported(bench, tmp_path):
     run, out = ran(bench, "refusals", "rounds=1"), tmp_path / "x.safetensors"
     assert "FedMHC has no global model; export a client's with --client 0 to 8" in refused(run, out)

@@ -1,6 +1,7 @@
 """Which figures there are; they show the numbers of the runs."""
 from __future__ import annotations
 
+import warnings
 from types import SimpleNamespace
 
 import numpy as np
@@ -85,6 +86,13 @@ def test_many_lines_are_named_beside_the_axes_in_the_order_of_their_ends():
         int(i) % 4 * 10 + int(i)))
     assert legend.get_window_extent().x0 >= axes.get_window_extent().x1
     assert legend.get_window_extent().x1 <= figure.bbox.x1
+
+
+def test_axes_without_lines_have_no_legend():
+    axes = style.make_figure().subplots()
+    with warnings.catch_warnings(action="error"):
+        style.add_legend(axes)
+    assert axes.get_legend() is None
 
 
 def test_bytes_add_up_over_rounds(results, drawn):

@@ -82,6 +82,13 @@ def test_a_job_has_defaults(tmp_path, write):
         {"result": {}}, [0], {}, {}, {}, {}, "accuracy_at_best_validation")
     (tmp_path / "least.yaml").write_text(f"{least}\nset: {{data.split: [.6, .15, .25]}}")
     (run,) = expanded(tmp_path / "least.yaml", tmp_path)
+    # a configuration by its name, unless a file of that name is beside the job
+    (tmp_path / "least.yaml").write_text(f"{least.replace('c.yaml', 'quickstart')}\nmeasure: accuracy_best_on_test")
+    (named,) = expanded(tmp_path / "least.yaml", tmp_path)
+    assert named.settings.data.clients == 40
+    (tmp_path / "quickstart").write_text("data: {clients: 7}")
+    (named,) = expanded(tmp_path / "least.yaml", tmp_path)
+    assert named.settings.data.clients == 7
     assert run.folder == tmp_path / "out" / "a-b" / "result" / "seed-0" and run.name == "A b / result / seed 0"
     assert run.words() == ["run", str(tmp_path / "c.yaml"), "data.split=[0.6, 0.15, 0.25]", "method=fedavg",
                            "seed=0", "--out", str(run.folder), "--resume", "auto"]

@@ -80,6 +80,8 @@ def add_legend(axes: Axes) -> None:
     """Name the lines inside the axes; if there are many, beside them, in the order of their last values."""
     marks, names = axes.get_legend_handles_labels()
     axes.grid(alpha=.3)
+    if not names:
+        return
     if len(names) <= LEGEND_LINES_PER_INCH * axes.figure.get_figheight():
         axes.legend(frameon=False, fontsize=8)
         return
