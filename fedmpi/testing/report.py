@@ -1,6 +1,7 @@
 """Check a method against the contract, and say in one report what it does not keep and what to do."""
 from __future__ import annotations
 
+import re
 import time
 import warnings
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,11 @@ from fedmpi.testing.contract import PROMISES, Promise
 from fedmpi.testing.subject import Broken, Subject
 
 WIDTH = 100
+# What is said of an error that ended the checks of several promises.
+SAME_ERROR = "the same error ends each of these checks"
+REPAIR = ("repair the error, which has nothing to do with these promises; if it is about sizes, vmap or random "
+          "numbers, make every tensor that a loss or a step uses one of its `args` or part of its state, use "
+          "torch.where in place of `if`, and draw from `data` alone")
 
 
 @dataclass
@@ -38,12 +44,22 @@ class ContractReport:
     def __str__(self) -> str:
         total = len(self.kept) + len(self.broken)
         lines = [f"{self.method}: {len(self.kept)} of {total} promises are kept ({self.seconds:.0f} s)"]
-        for promise, found in self.broken:
-            lines += [f"NOT KEPT  {promise.name}: {promise.says}", *(
+        for promises, found in self._group_errors():
+            several = len(promises) > 1
+            says, remedy = (SAME_ERROR, REPAIR) if several else (promises[0].says, promises[0].remedy)
+            lines += [f"NOT KEPT  {', '.join(promise.name for promise in promises)}: {says}", *(
                 fill(text, WIDTH, initial_indent=head, subsequent_indent=" " * len(head))
-                for head, text in (("    found: ", found), ("    to do: ", promise.remedy)))]
+                for head, text in (("    found: ", found), ("    to do: ", remedy)))]
         lines += [f"left out  {name}: {why}" for name, why in self.skipped.items()]
         return "\n".join([*lines, *(f"kept      {promise.name}: {promise.says}" for promise in self.kept)])
+
+    def _group_errors(self) -> list[tuple[list[Promise], str]]:
+        """Return what was found with the promises of which it was found: one error may end many checks. Errors that
+        differ in numbers alone, such as sizes of tensors, count as one."""
+        groups: dict[str, tuple[list[Promise], str]] = {}
+        for promise, found in self.broken:
+            groups.setdefault(re.sub(r"\d+", "0", found), ([], found))[0].append(promise)
+        return list(groups.values())
 
     __repr__ = __str__
 

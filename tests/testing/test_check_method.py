@@ -93,6 +93,19 @@ def test_an_error_of_the_methods_own_code_is_named_with_its_line():
         check_method(Failing, skip=leave_out("learning"))
 
 
+def test_an_error_that_ends_several_checks_is_said_once():
+    class Failing(FedAvg):
+        def server(self, shared, up, who):
+            raise ValueError(f"rows of {len(who.ids)} clients")
+    with pytest.raises(AssertionError) as found:
+        check_method(Failing, skip=leave_out("learning", "hosting", "memory"))
+    lines = str(found.value).splitlines()
+    assert lines[0].startswith("FedAvg: 0 of 3 promises are kept")
+    assert lines[1] == "NOT KEPT  learning, hosting, memory: the same error ends each of these checks"
+    assert "ValueError: rows of " in lines[2] and lines[3].startswith("    to do: repair the error, which has nothing")
+    assert str(found.value).count("NOT KEPT") == str(found.value).count("ValueError") == 1
+
+
 def test_what_is_special_about_a_method_is_told():
     assert check_method(Ditto, {"lam": .1}, others={"lam": (1., {})}, skip=leave_out("settings")).passed
     report = check_method(Unused, idle={"lam": "said so"}, skip=leave_out("settings"))
