@@ -31,7 +31,7 @@ from fedmpi.settings import list_setting_names
 from fedmpi.slurm.deadline import Deadline
 from fedmpi.storage import checkpoint
 from fedmpi.storage.checkpoint import Snapshot
-from fedmpi.text import format_spans
+from fedmpi.text import format_spans, shorten_list
 
 
 def prepare_run(parts: Parts, decision: Decision, progress: Progress, stop: Callable[[], bool],
@@ -125,6 +125,8 @@ def announce_run(run: Run, parts: Parts, decision: Decision) -> None:
         f"fedmpi {__version__}: {parts.method.title} {format_settings(parts.method)} on {config.data.name}, "
         f"{len(sizes)} clients ({format_range(sizes)} training samples), {describe_newcomers(parts)}"
         f"{parts.method.model.size:,} parameters")
+    if features := parts.federation.names.get("feature_names"):
+        run.progress.say(f"{len(features)} feature{'s' * (len(features) > 1)}: {shorten_list(features)}")
     run.progress.say(
         f"{world.size} rank{'s' * (world.size > 1)} (MPI: {world.library}): "
         + ("rank 0 alone" if world.size == 1 else f"{len(hosts)} host {format_range(hosts)} clients each")

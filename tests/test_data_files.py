@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -78,6 +79,7 @@ def test_a_run_goes_on_and_tells_the_names_of_its_clients_and_of_the_new_one(ben
     asked = words("csv", new_clients=1)
     assert bench.lead("straight", *asked) == bench.lead("halves", *asked, "rounds=1") == 0
     assert bench.lead("halves", *asked, resume="auto") == 0
+    assert "  4 features: 'a', 'b', 'c', 'd'\n" in Path(bench.out("straight"), "log.txt").read_text()
     found = bench.result("straight")
     assert found["digest"] == bench.result("halves")["digest"] and found["accuracy_new_clients"] is not None
     table = Result(bench.out("straight")).clients()

@@ -91,7 +91,7 @@ def choose_by_network(method: Method, shared: State, mine: State, blank: Tensor)
     if model.size > SMALL_NETWORK or model.convolves or model.has_batchnorm:
         return "loop", facts
     if obstacle := find_vmap_obstacle(method, shared, mine, blank):
-        return "loop", f"{obstacle[0]} cannot be vectorised"
+        return "loop", f"{obstacle[0]} cannot be vectorised: {obstacle[1]}"
     return "vmap", facts
 
 
