@@ -44,6 +44,7 @@ DryRunOption = Annotated[bool, typer.Option("--dry-run", help="print the script,
 AcceptOption = Annotated[bool, typer.Option(
     "--accept-changed-code", help="continue even if your own code was changed since the checkpoint")]
 ResumeOption = Annotated[str | None, typer.Option(
-    help="auto: the newest good checkpoint of the run folder, if any; or the path of one")]
+    help="auto: the newest good checkpoint of the run folder, if any (without --out: of the last runs/NAME-NNN, or of "
+    "RUN if CONFIG is RUN/config.yaml); or the path of one")]
 TimeLimitOption = Annotated[str | None, typer.Option(
     help="save and exit with 75 before this time (01:30:00, 90, 1-12:00:00) or the Slurm job is over")]

@@ -239,9 +239,11 @@ def refuse_file_of_run(path: Path) -> None:
 
 
 def choose_folder(config_path: str | Path, resume: bool) -> Path:
-    """Return runs/STEM-001, or the first number after all existing ones; to resume, the last existing one that a run
-    has left more than its log in, if there is one."""
-    stem = Path(config_path).stem
+    """Return runs/STEM-001, or the first number after all existing ones. To resume, return the folder of the run that
+    wrote the configuration, or else the last existing one that a run has left more than its log in, if there is one."""
+    given, stem = Path(config_path), Path(config_path).stem
+    if resume and given.name == "config.yaml" and (given.parent / "log.txt").exists() and holds_run(given.parent):
+        return given.parent
     found = [(int(match[1]), path) for path in Path("runs").glob("*")
              if (match := re.fullmatch(re.escape(stem) + r"-(\d{3,})", path.name))]
     begun = [(number, path) for number, path in found if resume and holds_run(path)]
