@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
     from matplotlib.figure import Figure
-    from torch import nn
+    from torch import Tensor, nn
 
 
 class Result:
@@ -141,6 +141,21 @@ class Result:
             for said in found.warnings:
                 warnings.warn(said, stacklevel=2)
             return found.network.eval()
+
+    def samples(self, client: int, part: str = "test") -> tuple[Tensor, Tensor]:
+        """Return a client's samples as `model(client)` takes them, (n, ...), and their labels or targets, (n,).
+
+        Args:
+            client: number of the client; those of `data.new_clients` follow the others
+            part: train, validation or test
+
+        Raises:
+            BadInput: if there is no such client or part, no checkpoint, or if the data have changed since the run."""
+        from fedmpi.commands.export import load_samples
+        with name_arguments():
+            if (number := require_client(client)) is None:
+                raise BadInput("client=None: give the number of a client")
+            return load_samples(self.folder, number, part, self.own_code)
 
     def plot(self) -> Figure:
         """Return a Matplotlib figure of the mean accuracy, or squared error, by round. A notebook shows it, and

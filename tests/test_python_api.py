@@ -146,6 +146,25 @@ def test_a_clients_model_is_the_one_that_it_was_judged_by(bench, config):
     assert average.model().state_dict().keys() == network.state_dict().keys()
 
 
+@pytest.mark.parametrize("part", ["train", "validation", "test"])
+def test_samples_go_into_the_clients_own_network(bench, config, part):
+    """The accuracy of the samples that are returned is the one that the run has found, also of a new client."""
+    found = fedmpi.run(config, out=bench.out(f"samples-{part}"), quiet=True, rounds=2, method="fedmhc",
+                       data={"split": [.5, .2, .3], "new_clients": 1})
+    accuracy = found.history["accuracy_validation" if part == "validation" else "accuracy"][-1]
+    for client in range(8):
+        x, y = found.samples(client, part)
+        share = (found.model(client)(x).argmax(1) == y).float().mean().item() if len(y) else float("nan")
+        assert len(x) == len(y) and x.dtype == torch.float32
+        assert part == "train" or share == pytest.approx(accuracy[client], nan_ok=True)
+    assert len(found.samples(8, part)[1])
+    for wrong, said in ((9, "^client=9: the run has clients 0 to 8$"), (None, "^client=None: "), (.5, "^client=0.5: ")):
+        with pytest.raises(BadInput, match=said):
+            found.samples(wrong, part)
+    with pytest.raises(BadInput, match="^part='tests': give train, validation or test"):
+        found.samples(0, "tests")
+
+
 def state_of_process() -> list:
     return [*(signal.getsignal(number) for number in SIGNALS), torch.get_num_threads(), precision.is_autocasting(),
             torch.get_rng_state().tolist(), torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32,

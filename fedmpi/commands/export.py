@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from fedmpi.errors import BadInput
 from fedmpi.extras import require_extra
 from fedmpi.method import Method, State
 from fedmpi.models import precision
+from fedmpi.models.build import as_input, make_blank_samples
 from fedmpi.models.flat import Model
 from fedmpi.own_code.changes import list_changes, warn_of_changes
 from fedmpi.server_only import hide_server_only
@@ -33,6 +35,8 @@ from fedmpi.storage.older_versions import refuse_changed_method
 
 # Endings of files that torch.load reads.
 PICKLED = (".pt", ".pth", ".pkl", ".bin")
+# Parts of a client's samples, in the order of Samples.
+PARTS = ("train", "validation", "test")
 IMAGES = "uint8 images (h, w, c) as float (c, h, w): x / 127.5 - 1"
 
 
@@ -82,10 +86,45 @@ def load_model(run: Path, client: int | None, own_code: bool = False) -> Trained
 
     Raises:
         BadInput: if there is no such model, or the run needs code that is not built in, without `own_code`."""
-    if own_code:
+    with allow_own_code(own_code):
         return find_model(run, client)
-    with registry.refuse_own_code(remedy="; if you trust the run, give --own-code"):
-        return find_model(run, client)
+
+
+def load_samples(run: Path, client: int, part: str, own_code: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the samples of a client as its network takes them, and their labels or targets.
+
+    Args:
+        run, own_code: see `load_model`
+        client: the number of the client; new ones follow the others
+        part: train, validation or test
+
+    Raises:
+        BadInput: if there is no such client or part, or the data have changed since the run."""
+    if part not in PARTS:
+        raise BadInput(f"part={part!r}: give {', '.join(PARTS[:-1])} or {PARTS[-1]}")
+    with allow_own_code(own_code):
+        path, _ = choose_checkpoint(run)
+        snapshot = checkpoint.read_checkpoint(path)
+        federation = find_federation_of(path, snapshot, resolve(snapshot.config))
+    n = len(federation.sizes) + len(federation.new_clients)
+    if not 0 <= client < n:
+        raise BadInput(f"client={client}: the run has clients 0 to {n - 1}")
+    found, at = federation.client(client), 2 * PARTS.index(part)
+    return as_input(torch.from_numpy(found[at])), torch.from_numpy(found[at + 1])
+
+
+def allow_own_code(allowed: bool) -> AbstractContextManager[None]:
+    """Refuse to import classes that a run names and that are not built in, unless this is allowed."""
+    return nullcontext() if allowed else registry.refuse_own_code(remedy="; if you trust the run, give --own-code")
+
+
+def find_federation_of(path: Path, snapshot: checkpoint.Snapshot, config: Config) -> Federation:
+    """Return the federation on which a checkpoint was trained. Raises BadInput if the data have changed since."""
+    federation = Federation(prepare_federation(config.data, config.seed))
+    if federation.fingerprint != snapshot.federation:
+        raise BadInput(f"the data have changed since {path} was written: its clients held other samples; put back what "
+                       f"data.root = {config.data.root} held then")
+    return federation
 
 
 def find_model(run: Path, client: int | None) -> TrainedModel:
@@ -96,10 +135,7 @@ def find_model(run: Path, client: int | None) -> TrainedModel:
     config = resolve(snapshot.config)
     changes = list_changes(snapshot.books.get("own_code", {}), fingerprint_code(config), snapshot.round)
     warnings += warn_of_changes(changes if "own_code" in snapshot.books else [], f"{path} was written")
-    federation = Federation(prepare_federation(config.data, config.seed))
-    if federation.fingerprint != snapshot.federation:
-        raise BadInput(f"the data have changed since {path} was written: its clients held other samples; put back what "
-                       f"data.root = {config.data.root} held then")
+    federation = find_federation_of(path, snapshot, config)
     method = build_method(config, federation)
     refuse_export(method, client, len(federation.sizes))
     group, shared = restore_state(path, snapshot, config, method, federation)
@@ -171,7 +207,6 @@ def find_personal_weights(group: HostedClients, shared: State, client: int, when
 
 def build_module(config: Config, model: Model, federation: Federation, w: torch.Tensor) -> torch.nn.Module:
     """Return the plain network with the weights w (d,)."""
-    from fedmpi.models.build import as_input, make_blank_samples
     shape = tuple(as_input(make_blank_samples(federation.shape, federation.dtype)).shape[1:])
     network = config.model.build(shape, federation.classes)
     # w has no counts of batches, and each parameter once, even if it has two names: load_state_dict fills the rest.
