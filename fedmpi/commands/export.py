@@ -19,7 +19,7 @@ from fedmpi.clients.hosted import HostedClients
 from fedmpi.clients.state_store import compute_run_digest
 from fedmpi.config.own_parts import fingerprint_code
 from fedmpi.config.schema import Config, resolve
-from fedmpi.data.federation import Federation, prepare_federation
+from fedmpi.data.federation import SAMPLE_PARTS, Federation, prepare_federation
 from fedmpi.engines import engine_choice
 from fedmpi.errors import BadInput
 from fedmpi.extras import require_extra
@@ -35,8 +35,6 @@ from fedmpi.storage.older_versions import refuse_changed_method
 
 # Endings of files that torch.load reads.
 PICKLED = (".pt", ".pth", ".pkl", ".bin")
-# Parts of a client's samples, in the order of Samples.
-PARTS = ("train", "validation", "test")
 IMAGES = "uint8 images (h, w, c) as float (c, h, w): x / 127.5 - 1"
 
 
@@ -100,8 +98,8 @@ def load_samples(run: Path, client: int, part: str, own_code: bool = False) -> t
 
     Raises:
         BadInput: if there is no such client or part, or the data have changed since the run."""
-    if part not in PARTS:
-        raise BadInput(f"part={part!r}: give {', '.join(PARTS[:-1])} or {PARTS[-1]}")
+    if part not in SAMPLE_PARTS:
+        raise BadInput(f"part={part!r}: give {', '.join(SAMPLE_PARTS[:-1])} or {SAMPLE_PARTS[-1]}")
     with allow_own_code(own_code):
         path, _ = choose_checkpoint(run)
         snapshot = checkpoint.read_checkpoint(path)
@@ -109,7 +107,7 @@ def load_samples(run: Path, client: int, part: str, own_code: bool = False) -> t
     n = len(federation.sizes) + len(federation.new_clients)
     if not 0 <= client < n:
         raise BadInput(f"client={client}: the run has clients 0 to {n - 1}")
-    found, at = federation.client(client), 2 * PARTS.index(part)
+    found, at = federation.client(client), 2 * SAMPLE_PARTS.index(part)
     return as_input(torch.from_numpy(found[at])), torch.from_numpy(found[at + 1])
 
 

@@ -218,16 +218,6 @@ def test_a_method_that_fails_in_a_round_ends_the_run_with_code_1(attempt, place,
     assert "Traceback" not in words and raised.partition("(")[0] in (place / "run" / "log.txt").read_text()
 
 
-@pytest.mark.parametrize("text, said", [
-    ("mean", "NameError: name 'mean' is not defined"),
-    ("who.n", "AttributeError: 'Participants' object has no attribute 'n'"),
-    ("self.n", "AttributeError: 'Own' object has no attribute 'n'")])
-def test_a_name_that_the_server_does_not_know_is_found_before_the_first_round(attempt, text, said):
-    code, words = attempt(f"{METHOD}    def server(self, shared, up, who):\n        {text}\n        return shared\n",
-                          f"method={MODULE}:Own")
-    assert code == 2 and said in words.splitlines()[0] and "round" not in words.splitlines()[0], words
-
-
 def test_from_python_the_error_keeps_its_cause(place, bench):
     (place / f"{MODULE}.py").write_text(METHOD + "    def server(self, shared, up, who):\n        return {}['key']\n")
     with pytest.raises(FedmpiError, match=f"{MODULE}.py:10: KeyError: 'key'; repair it") as later:

@@ -88,6 +88,16 @@ def test_what_fails_at_its_first_call_is_named_as_well(attempt):  # noqa: F811
         assert found == code and f"{MODULE}.py:{line_of(text, '1 / 0')}: ZeroDivisionError" in words
 
 
+@pytest.mark.parametrize("text, said", [
+    ("mean", "NameError: name 'mean' is not defined"),
+    ("who.n", "AttributeError: 'Participants' object has no attribute 'n'"),
+    ("self.n", "AttributeError: 'Own' object has no attribute 'n'")])
+def test_a_name_that_the_server_does_not_know_is_found_before_the_first_round(attempt, text, said):  # noqa: F811
+    code, words = attempt(f"{METHOD}    def server(self, shared, up, who):\n        {text}\n        return shared\n",
+                          f"method={MODULE}:Own")
+    assert code == 2 and said in words.splitlines()[0] and "round" not in words.splitlines()[0], words
+
+
 @pytest.mark.parametrize("name", ["personal", "idle"])
 def test_who_does_not_train_has_no_message(attempt, name):  # noqa: F811
     text = f"{START}    idles = True\n{NOTES}\n    def {name}{HOOKS[name]}:\n        return Mine(data.message.w)\n"

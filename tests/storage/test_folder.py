@@ -160,16 +160,6 @@ def test_default_folders(tmp_path, monkeypatch):
     assert str(choose_folder("c/quick.yaml", resume=False)) == "runs/quick-010"
 
 
-def test_the_configuration_that_a_run_wrote_leads_to_its_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "study").mkdir()
-    (tmp_path / "study" / "config.yaml").touch()
-    assert str(choose_folder("study/config.yaml", resume=True)) == "runs/config-001"      # of a study, not of a run
-    (tmp_path / "study" / "log.txt").touch()
-    assert str(choose_folder("study/config.yaml", resume=True)) == "study"
-    assert str(choose_folder("study/config.yaml", resume=False)) == "runs/config-001"
-
-
 def measures(round: int) -> dict:
     return {"accuracy": np.arange(3.) + round, "samples": np.arange(3) * round}
 

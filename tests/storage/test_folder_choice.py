@@ -11,6 +11,7 @@ from fedmpi.errors import BadInput
 from fedmpi.python_api import InterpreterWorld
 from fedmpi.server import checkpoint_writer
 from fedmpi.storage import folder_choice
+from fedmpi.storage.folder import choose_folder
 from fedmpi.storage.folder_choice import claim_folder, continues_run, find_folder_of
 from tests.runs import run_alone
 
@@ -133,3 +134,13 @@ def test_where_no_folder_can_be_made_a_start_is_refused(tmp_path, monkeypatch, s
     spoil()
     with pytest.raises(BadInput, match="run folder runs/q-001 cannot be written"):
         claim_folder("q.yaml", None, None)
+
+
+def test_the_configuration_that_a_run_wrote_leads_to_its_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "study").mkdir()
+    (tmp_path / "study" / "config.yaml").touch()
+    assert str(choose_folder("study/config.yaml", resume=True)) == "runs/config-001"      # of a study, not of a run
+    (tmp_path / "study" / "log.txt").touch()
+    assert str(choose_folder("study/config.yaml", resume=True)) == "study"
+    assert str(choose_folder("study/config.yaml", resume=False)) == "runs/config-001"
