@@ -148,7 +148,8 @@ def test_a_clients_model_is_the_one_that_it_was_judged_by(bench, config):
 
 @pytest.mark.parametrize("part", ["train", "validation", "test"])
 def test_samples_go_into_the_clients_own_network(bench, config, part):
-    """The accuracy of the samples that are returned is the one that the run has found, also of a new client."""
+    """On the validation and test samples of a client its network has the accuracy that the run has found. Client 8 is
+    a new one, which has samples and no model of its own."""
     found = fedmpi.run(config, out=bench.out(f"samples-{part}"), quiet=True, rounds=2, method="fedmhc",
                        data={"split": [.5, .2, .3], "new_clients": 1})
     accuracy = found.history["accuracy_validation" if part == "validation" else "accuracy"][-1]

@@ -115,12 +115,12 @@ class PartialSums:
                 yield self.hosted.store.read_columns(client, ref.field, ref.start, ref.stop)
 
     def _split(self, ref: RowRef, n: int) -> Iterator[slice]:
-        """Divide n rows into those that are added at once: all, but PIECE_BYTES of them if they come from the disk."""
-        at_once = n
-        if ref.source != UP and self.hosted.store.spills:
-            at_once = PIECE_BYTES // (ref.width * self.hosted.store.first[ref.field].element_size() or 1)
-        for begin in range(0, n, max(1, at_once)):
-            yield slice(begin, begin + max(1, at_once))
+        """Divide n rows into those that are added at once: all, or PIECE_BYTES if some are on the disk."""
+        at_once, store = max(1, n), self.hosted.store
+        if ref.source != UP and store.spills:
+            at_once = max(1, PIECE_BYTES // max(1, ref.width * store.first[ref.field].element_size()))
+        for begin in range(0, n, at_once):
+            yield slice(begin, begin + at_once)
 
     def _name_field(self, error: NotFinite, ref: RowRef, clients: list[int]) -> NotFinite:
         """Return the same error with the field's name, and note the client as the one at work."""

@@ -23,7 +23,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.clients.state_store:StateStore.read", "self._rows.move_to_end(client)", "pass"),
     ("fedmpi.clients.state_store:StateStore.restore_from", "part[-1] + 1", "run[-1] + 1"),
     ("fedmpi.clients.state_store:Spill.read_columns", "before + start * width", "start * width"),
-    ("fedmpi.clients.partial_sums:PartialSums._split", "at_once = PIECE_BYTES", "PIECE_BYTES"),
+    ("fedmpi.clients.partial_sums:PartialSums._split", "at_once = max(1, PIECE_BYTES", "max(1, PIECE_BYTES"),
     ("fedmpi.clients.partial_sums:PartialSums.sum_weighted", "error, ref, clients[part]", "error, ref, clients"),
     ("fedmpi.clients.state_store:Spill.forget", "self.free.append(self.places.pop(client))", "self.places.pop(client)"),
     ("fedmpi.clients.sample_cache:SampleCache.__getitem__", "self._kept.move_to_end(client)", "pass"),
