@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from fedmpi import __version__
+from fedmpi.commands import arguments
 from fedmpi.commands import submit_options as on
 from fedmpi.commands.arguments import AsJson, ConfigFile, ForPrint, JobFile, Name, Overrides, RunFolders, RunsIn, Scale
 from fedmpi.commands.printing import print_errors
@@ -216,13 +217,12 @@ def sweep(path: JobFile, scale: Scale = None, out: RunsIn = None,
 @app.command()
 def report(paths: Annotated[list[str], typer.Argument(help="a job file, folders of runs, or gpu_day.json",
                                                          metavar="JOB|RUN...")],
-           scale: Scale = None, out: RunsIn = None,
-           to: Annotated[str | None, typer.Option(help="folder to write to; default: OUT/report, or report")] = None,
-           for_print: ForPrint = False) -> None:
+           scale: Scale = None, out: RunsIn = None, to: arguments.ReportIn = None,
+           measure: arguments.TableMeasures = None, for_print: ForPrint = False) -> None:
     """Write tables and figures of what runs have so far, and a page with both."""
     with print_errors():
         from fedmpi.report import command
-        print(printable(command.report_paths(paths, scale, out, to, for_print)))
+        print(printable(command.report_paths(paths, scale, out, to, for_print, measure)))
 
 
 @app.command()

@@ -15,5 +15,9 @@ JobFile = Annotated[str, typer.Argument(help="YAML file: rows, columns and seeds
                                              "with fedmpi, e.g. digits", metavar="JOB")]
 Scale = Annotated[str | None, typer.Option(help="a smaller variant that the job names")]
 RunsIn = Annotated[str | None, typer.Option(help="folder of the job's runs; default: runs/JOB[-SCALE]")]
+ReportIn = Annotated[str | None, typer.Option(help="folder to write to; default: OUT/report, or report")]
+TableMeasures = Annotated[list[str] | None, typer.Option(
+    "--measure", help="what the table shows: a name in result.json, such as accuracy_worst_decile; give it again for a "
+                      "further table; default: the job's, or the accuracy of the best round")]
 ForPrint = Annotated[bool, typer.Option(
     "--print", help="figures for papers: PDF files, too, and PNG files of 300 dpi; takes longer")]

@@ -4,12 +4,14 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
+from fedmpi.errors import BadInput
 from fedmpi.report import gpu_day, gpu_tables, results, write
 from fedmpi.shipped import is_job_file, refuse_job_options
 from fedmpi.storage.run_status import STATES
 
 
-def report_paths(paths: list[str], scale: str | None, out: str | None, to: str | None, for_print: bool) -> str:
+def report_paths(paths: list[str], scale: str | None, out: str | None, to: str | None, for_print: bool,
+                 measures: list[str] | None = None) -> str:
     """Write the report of a job file, of folders of runs or of gpu_day.json. Return what to tell the user: where its
     page is, and how many runs are not finished. Raises BadInput, for example for runs that learned different things.
 
@@ -17,13 +19,17 @@ def report_paths(paths: list[str], scale: str | None, out: str | None, to: str |
         scale: a smaller variant of the job.
         out: the folder of the job's runs.
         to: the folder to write to.
-        for_print: figures for papers, too."""
+        for_print: figures for papers, too.
+        measures: what the tables show, names in result.json; None: what the job names, or the accuracy of the best
+            round."""
     folders = [*map(Path, dict.fromkeys(paths))]
     is_book = any(map(gpu_day.is_book, folders))
     is_job = not is_book and is_job_file(paths)
     if not is_job:
         refuse_job_options(scale, out, "; --to says where the report goes")
     if is_book:
+        if measures:
+            raise BadInput(f"--measure {measures[0]}: the tables of a day with a GPU are always the same; leave it out")
         return f"report {gpu_tables.write_day(folders, Path(to or 'report'))}"
     if is_job:
         from fedmpi.sweeps.job import plan_job
@@ -33,8 +39,11 @@ def report_paths(paths: list[str], scale: str | None, out: str | None, to: str |
         remedy, folder = f"`{shown.command}` makes them", Path(to) if to else runs[0].folder.parents[2] / "report"
     else:
         words, shown = [*map(str, folders)], results.collect_folder_results(folders)
+        shown.command += "".join(f" --measure {shlex.quote(measure)}" for measure in measures or ())
         remedy, folder = "continue them with --resume auto", Path(to or "report")
     results.refuse_mixed_tasks(shown.runs)
+    if measures:
+        shown.measures = {measure: shown.measures.get(measure, {}) for measure in measures}
     page = write.write_report(shown, folder, for_print)
     return "\n".join(filter(None, [f"report {page}", describe_unfinished(shown.runs, remedy, words)]))
 

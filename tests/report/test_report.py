@@ -10,11 +10,13 @@ import pytest
 from typer.testing import CliRunner
 
 from fedmpi.cli import app
+from fedmpi.config.schema import to_plain
 from fedmpi.errors import BadInput
 from fedmpi.report import latex, tables
 from fedmpi.report.results import collect_folder_results
 from fedmpi.report.tables import Cell
 from fedmpi.storage import run_status
+from fedmpi.sweeps.job import plan_job
 from tests.report import made
 
 pytestmark = pytest.mark.slow("runs, and reports with all figures")
@@ -152,7 +154,35 @@ def test_a_report_says_what_is_not_finished_and_what_to_do(tmp_path, monkeypatch
     assert report("d")[1].startswith("no run is finished yet (1 failed), so the tables have no numbers; continue")
 
 
+def test_the_tables_show_the_measures_that_are_asked_for(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("job.yaml").write_text("title: t\nconfig: quickstart\nmeasure: accuracy_best_on_test\n"
+                                "rows: {FedAvg: fedavg}\ncolumns: {digits: {}}\npublished: {FedAvg: {digits: 60.5}}\n")
+    (planned,) = plan_job("job.yaml", None, None)[1]
+    folder = planned.folder
+    folder.parent.mkdir(parents=True)
+    made.run(folder, to_plain(planned.settings), result=RESULT | {"accuracy_worst_decile": .25})
+
+    def report(*words):
+        done = CliRunner().invoke(app, ["report", *words])
+        page = Path(words[-1], "README.md")
+        lines = page.read_text().splitlines() if page.exists() else []
+        return done.exit_code, done.stderr, [line for line in lines if line.startswith("| FedAvg")]
+    two = ("--measure", "accuracy_worst_decile", "--measure", "accuracy_best_on_test")
+    code, said, asked = report(str(folder), *two, "--to", "two")
+    assert (code, said, len(asked)) == (0, "", 2) and " ".join(two) in Path("two", "README.md").read_text()
+    assert "25.00" in asked[0] and "50.00" in asked[1]
+    # The published number of the job's measure stands beside that measure alone.
+    code, said, of_job = report("job.yaml", *two, "--to", "job")
+    assert (code, said) == (0, "") and ["60.50" in line for line in of_job] == [False, True], of_job
+    code, said, none = report(str(folder), "--measure", "accuracy_worst", "--to", "none")
+    assert code == 2 and not none and "measure 'accuracy_worst': no finished run has it" in said
+    assert "did you mean accuracy_worst_decile" in said.replace("'", "")
+
+
 @pytest.mark.parametrize("words, said", [
+    (["gpu_day.json", "--measure", "rounds"], "--measure rounds: the tables of a day with a GPU are always the same; "
+                                              "leave it out"),
     (["a", "--out", "x"], "--out x says where the runs of a job are, and no job file was given; leave it out; --to "
                           "says where the report goes"),
     (["gpu_day.json", "--scale", "s"], "--scale s chooses a variant of a job, and no job file was given; leave it out; "

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 FAULTS: list[tuple[str, str, str]] = [
+    ("fedmpi.report.command:report_paths", "shown.measures.get(measure, {})", "{}"),
     ("fedmpi.report.results:Results.judged", "run.judged_part for run", '"test" for run'),
     ("fedmpi.report.figures:fill_caption", "measure=results.task.title", 'measure="accuracy"'),
     ("fedmpi.report.length:find_length", "statistics.fmean(made)", "made[0]"),
