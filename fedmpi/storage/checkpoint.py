@@ -192,7 +192,9 @@ def delete_old_checkpoints(folder: Path, keep: int, written: Path | None = None)
     judged = [path for path in sealed if not math.isnan(sealed[path])]
     # Of equals the first one.
     stay += [max(reversed(judged), key=sealed.__getitem__)] if judged else []
-    go = [path for path in sealed if path not in stay] if any(map(is_sound_checkpoint, stay)) else []
+    go = [path for path in sealed if path not in stay]
+    if go and not any(map(is_sound_checkpoint, stay)):
+        go = []
     for path in [*go, *Path(folder).glob("round-*.part")]:
         with report_failed_writes(path):
             path.unlink()
