@@ -65,6 +65,6 @@ def test_a_sweep_without_its_terminal_asks_its_runs_to_save(tmp_path, job_file):
 
 def test_under_nohup_a_run_goes_on(tmp_path, job_file):
     out = tmp_path / "run"
-    words = ["run", str(tmp_path / "c.yaml"), "rounds=200", "--out", str(out)]
+    words = ["run", str(tmp_path / "c.yaml"), "rounds=40", "--out", str(out)]
     job = close_terminal_under(words, out / "metrics.jsonl", signal.SIG_IGN)
     assert job.wait(120) == 0 and read_outcome(out).state == "finished"

@@ -27,11 +27,11 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedmpi.methods.fedmhc import FedMHC
+from fedmpi.methods.fedrep import FedRep
 
 
 @dataclass(frozen=True)
-class Waiting(FedMHC):
+class Waiting(FedRep):
     """In the third round of the first start one client waits until its process is asked to stop, or killed."""
 
     def client(self, shared, mine, data):
@@ -67,7 +67,9 @@ class Desk:
 
     def __init__(self, folder: Path, cache: Path):
         self.folder, self.jobs = folder, []
-        config = CONFIG | {"data": CONFIG["data"] | {"cache": str(cache)}, "rounds": 5, "engine": "loop"}
+        # FedRep has a state of the server and one of each client, and does not load scikit-learn, which would take 3 CPU
+        # seconds of each start.
+        config = CONFIG | {"data": CONFIG["data"] | {"cache": str(cache)}, "rounds": 5, "method": {"name": "fedrep"}}
         (folder / "configs").mkdir()
         (folder / "configs" / "quickstart.yaml").write_text(json.dumps(config))
         (folder / "waiting.py").write_text(WAITING)
