@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad, vmap
 
+from fedmpi.engines.trained_statistics import find_trained_net, train_statistics
 from fedmpi.errors import BadInput
 from fedmpi.models.flat import Model, Net
 from fedmpi.models.losses import compute_loss
@@ -77,12 +78,13 @@ def bind_loss(loss: Loss, w: Tensor, only: slice | None, args: Sequence[Tensor],
     if isinstance(args, Tensor):
         raise TypeError("args is a tensor and not a tuple of tensors; write args=(tensor,)")
     work = w.detach().clone()
-    block = slice(None) if only is None else only
+    block, net = slice(None) if only is None else only, find_trained_net(model, w)
 
     def gradients(x: Tensor, y: Tensor, *noise: Tensor) -> Sequence[Tensor]:
         if model is not None:
             model.train_all(len(y))
-        return (differentiate_loss(loss, work, x, y, (*noise, *args))[block],)
+        with train_statistics(net, work):
+            return (differentiate_loss(loss, work, x, y, (*noise, *args))[block],)
     return work, gradients, lambda flat: [flat[block]]
 
 

@@ -22,6 +22,7 @@ from fedmpi.engines.gradients import Loss, bind_loss, bind_module, differentiate
 from fedmpi.engines.round_settings import RoundSettings
 from fedmpi.engines.step import Step, StepOptions, StepSettings, copy_shared, make_mover
 from fedmpi.engines.step_counter import NO_COUNTER, StepCounter
+from fedmpi.engines.trained_statistics import find_trained_net, train_statistics
 from fedmpi.method import Method, State
 from fedmpi.models.build import SAMPLES_PER_PASS, as_input, as_stored
 from fedmpi.models.flat import Model, Net
@@ -180,15 +181,16 @@ class LoopData(RoundSettings):
             return sparse_embedding.descend_sparsely(self.batches(), net, w, only, options, self.local.smoothing)
         if not isinstance(net, Net):
             work, gradients, views = bind_loss(net, w, only, args, self.model)
-            step = Step(work, views, options)
+            trained = find_trained_net(self.model, w)
+            step = Step(work, views, options, trained.buffers if trained else ())
         else:
             work, gradients, views = bind_module(net, w, only, self.local.smoothing)
             step = Step(work, views, options, net.buffers)
         for batch in self.noisy_batches(noise) if noise else self.batches():
             step.take(gradients(*batch))
         if not isinstance(net, Net):
-            if self.model is not None and self.model.buffers and len(w) == self.model.size:
-                self._leave(work, self.model.buffers)
+            if trained and trained.buffers:
+                self._leave(work, trained.buffers)
             return step.result()
         if net.buffers:
             self._leave(work, net.buffers)
@@ -228,9 +230,11 @@ class LoopBatch(NamedTuple):
         if not isinstance(net, Net):
             model = data._network
             model.train_all(len(y))
-            gradient = differentiate_loss(net, w, x, y, args)
-            if model.buffers and len(w) == model.size:
-                data._leave(w, model.buffers)
+            trained = find_trained_net(model, w)
+            with train_statistics(trained, w):
+                gradient = differentiate_loss(net, w, x, y, args)
+            if trained and trained.buffers:
+                data._leave(w, trained.buffers)
             return gradient
         work, gradients, views = bind_module(net, w, None, data.local.smoothing)
         flat = torch.zeros_like(w)
@@ -245,10 +249,8 @@ class LoopBatch(NamedTuple):
     @torch.no_grad()
     def mean(self, outputs: Callable[..., Tensor], w: Tensor, *args: Tensor) -> Tensor:
         """Return the mean of outputs(w, x, y, *args) over the batch."""
-        model = self.data._network
-        model.train_all(len(self.y))
-        # a forward pass moves running statistics
-        return outputs(w.clone() if model.buffers else w, self.x, self.y, *args).mean(0)
+        self.data._network.train_all(len(self.y))
+        return outputs(w, self.x, self.y, *args).mean(0)
 
 
 if TYPE_CHECKING:

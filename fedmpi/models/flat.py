@@ -30,13 +30,14 @@ from fedmpi.models.parameters import (
     collect_tensors,
     find_holders,
     find_norm_layers,
+    hide_statistics,
     list_constants,
     shape_parameter,
 )
 from fedmpi.models.precision import run_forward
 from fedmpi.models.slices import is_inside, join_slices
 from fedmpi.models.split import split_module
-from fedmpi.torch_compat import BatchNorm, has_known_forward, without_watch
+from fedmpi.torch_compat import BatchNorm, has_known_forward
 
 # Distance between the seeds of several initial vectors.
 START_SEED_STRIDE = 0x5EED_0000
@@ -62,6 +63,8 @@ class Net:
         self.buffer_names = {name for name in self.names if not isinstance(held[name], nn.Parameter)}
         self.blocks = self._blocks()
         self.buffers = join_slices([self.blocks[name] for name in self.names if name in self.buffer_names])
+        # What train_statistics lets passes move, by the names of the whole network, where this one's have a prefix.
+        self.trained, self.prefix = dict[str, Tensor](), ""
         # A network of one's own may call anything else so.
         named = getattr(module, "lookup", None)
         self._lookup = named if isinstance(named, str) and f"{named}.weight" in self.blocks else None
@@ -101,19 +104,16 @@ class Net:
     def __call__(self, w: Tensor | list[Tensor], x: Tensor) -> Tensor:
         """Apply the network with parameters w, a flat vector (d,) or the list that `split` returns.
 
-        In training mode it moves the statistics in w."""
+        In training mode it moves running statistics, see engines.trained_statistics."""
         parts = self.split(w) if isinstance(w, Tensor) else w
         if self.buffers:
-            parts = [self._unwatched(p) if name in self.buffer_names else p
-                     for name, p in zip(self.names, parts, strict=True)]
+            moves = torch.is_grad_enabled() and (not isinstance(w, Tensor) or w.requires_grad)
+            parts = [hide_statistics(p, self.trained.get(self.prefix + name), self.module.training, moves)
+                     if name in self.buffer_names else p for name, p in zip(self.names, parts, strict=True)]
         named = dict(zip(self.names, parts, strict=True))
         if self._constants:
             self._constants.follow(x.device)
         return run_forward(lambda x: torch.func.functional_call(self.module, named, (x,)), x)
-
-    def _unwatched(self, statistics: Tensor) -> Tensor:
-        """Hide statistics from autograd; in training hide also that they change in place."""
-        return without_watch(statistics) if self.module.training else statistics.detach()
 
     def loss(self, w: Tensor | list[Tensor], x: Tensor, y: Tensor, smoothing: float = 0.) -> Tensor:
         """Return the loss of each sample, (b,), in training mode; `smoothing` is that of its label."""
@@ -225,6 +225,7 @@ class Model(Net):
         names = self.base.names + [prefix + name for name in self.head.names]
         refuse_shared(names, collect_tensors(module))
         super().__init__(module, names)
+        self.base.trained, self.head.trained, self.head.prefix = self.trained, self.trained, prefix
         self.start = self.flatten()
         self._build, self._seed = build, seed
         self.phi, self.h = slice(0, self.base.size), slice(self.base.size, self.size)

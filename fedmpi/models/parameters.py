@@ -4,7 +4,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from fedmpi.torch_compat import BatchNorm, NormLayers
+from fedmpi.torch_compat import BatchNorm, NormLayers, without_watch
 
 # The running statistics of a BatchNorm layer.
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
@@ -89,3 +89,14 @@ def shape_parameter(view: Tensor, shape: tuple[int, ...]) -> Tensor:
 def flatten_parameter(parameter: Tensor) -> Tensor:
     """Return a parameter as it lies in a flat vector."""
     return (parameter.movedim(-3, -1) if parameter.ndim == 4 else parameter).flatten()
+
+
+def hide_statistics(held: Tensor, trained: Tensor | None, training: bool, differentiated: bool) -> Tensor:
+    """Return the running statistics that a forward pass uses, hidden from autograd. In training it moves them in place.
+
+    Args:
+        held: those of the vector that the pass is given.
+        trained: those that it moves if that vector is differentiated; None: `held`. See engines.trained_statistics."""
+    if not training:
+        return held.detach()
+    return without_watch(held if trained is None else trained) if differentiated else held.detach().clone()

@@ -67,8 +67,8 @@ class Desk:
 
     def __init__(self, folder: Path, cache: Path):
         self.folder, self.jobs = folder, []
-        # FedRep has a state of the server and one of each client, and does not load scikit-learn, which would take 3 CPU
-        # seconds of each start.
+        # FedRep has a state of the server and one of each client, and does not load scikit-learn, which takes 3 CPU
+        # seconds at each start.
         config = CONFIG | {"data": CONFIG["data"] | {"cache": str(cache)}, "rounds": 5, "method": {"name": "fedrep"}}
         (folder / "configs").mkdir()
         (folder / "configs" / "quickstart.yaml").write_text(json.dumps(config))

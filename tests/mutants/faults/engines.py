@@ -2,6 +2,8 @@
 from __future__ import annotations
 
 FAULTS: list[tuple[str, str, str]] = [
+    ("fedmpi.engines.trained_statistics:find_trained_net", "(model, model.base, model.head)", "(model,)"),
+    ("fedmpi.engines.loop:LoopData.descend", "options, trained.buffers if trained else ())", "options)"),
     ("fedmpi.engines.gradients:compute_own_gradient", "check_losses(loss(w, x, y, *args), y)", "loss(w, x, y, *args)"),
     ("fedmpi.engines.gradients:bind_cohort_loss", "check_losses(loss(w, x, y, *args), y)", "loss(w, x, y, *args)"),
     ("fedmpi.engines.batch_plan:get_local_training", "max(when - 1, 0) if to_judge", "when if to_judge"),

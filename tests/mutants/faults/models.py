@@ -2,6 +2,9 @@
 from __future__ import annotations
 
 FAULTS: list[tuple[str, str, str]] = [
+    ("fedmpi.models.parameters:hide_statistics", " if differentiated else held.detach().clone()", ""),
+    ("fedmpi.models.parameters:hide_statistics", "held if trained is None else trained", "held"),
+    ("fedmpi.models.flat:Net.__call__", "torch.is_grad_enabled() and ", ""),
     ("fedmpi.models.nets:CNN4.build", "pool1=nn.MaxPool2d(2)", "pool1=nn.AvgPool2d(2)"),
     ("fedmpi.models.nets:CNN4.build", "relu3=nn.ReLU()", "relu3=nn.Tanh()"),
     ("fedmpi.models.nets:LeNet5.build", "2 * (min(pixels) < 32)", "2 * (min(pixels) <= 32)"),
