@@ -62,7 +62,10 @@ class Rows:
     def __getitem__(self, block: slice) -> Rows:
         if not isinstance(block, slice):
             raise RowsStay(self.name)
-        start, stop, _ = block.indices(self.width)
+        start, stop, step = block.indices(self.width)
+        if step != 1:
+            raise TypeError(f"rows{self.name and ' of ' + self.name}[::{step}]: a slice of rows is one block, without "
+                            "a step; take the mean or the sum first and then every so many of its numbers")
         return replace(self, ref=self.ref.columns(start, stop))
 
     def __iter__(self) -> NoReturn:

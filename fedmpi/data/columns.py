@@ -18,6 +18,7 @@ from fedmpi.data.table_blocks import (
     TableBlock,
     describe_row,
     locate_picture,
+    refuse_row_numbers,
     require_numbers,
     require_targets,
     require_texts,
@@ -111,7 +112,9 @@ class Columns:
         # Columns that no setting names are features, unless the samples are something else.
         if self.features or self.text or self.image:
             return named
-        return [*named, *(name for name in there if name not in named)]
+        others = [name for name in there if name not in named]
+        refuse_row_numbers(others, path)
+        return [*named, *others]
 
     def find_setting(self, column: str) -> str:
         """Return the setting that names a column."""

@@ -3,7 +3,8 @@
 Legend of shapes: n rows of a block."""
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,6 +13,9 @@ import numpy as np
 from fedmpi.data.named_values import parse_number
 from fedmpi.errors import BadInput
 
+# What pandas calls the row numbers that it writes with a table: in CSV, in CSV that was read and written again, and in
+# Parquet.
+ROW_NUMBERS = re.compile(r"\s*|Unnamed: \d+|__index_level_\d+__")
 # So many rows are read at once.
 TABLE_BLOCK_ROWS = 50_000
 
@@ -23,6 +27,16 @@ class TableBlock(NamedTuple):
     path: Path
     first: int
     columns: Mapping[str, np.ndarray]
+
+
+def refuse_row_numbers(features: Iterable[str], path: Path) -> None:
+    """Raise BadInput if a column that would be a feature because no setting names it has the name of row numbers, by
+    which the classes of a sorted table can be told."""
+    for name in features:
+        if ROW_NUMBERS.fullmatch(name):
+            raise BadInput(f"{path}: the column {name!r} is called like the row numbers that pandas writes, and would "
+                           "be a feature; save the table without them (index=False), or name the features by "
+                           "data.features")
 
 
 def require_texts(block: TableBlock, name: str, blank: bool = True) -> np.ndarray:

@@ -12,6 +12,7 @@ from fedmpi.memory_check import refuse_large_network
 from fedmpi.models.flat import Model
 from fedmpi.models.nets import BUILT_IN
 from fedmpi.models.pool_before_relu import pool_first
+from fedmpi.models.seeding import build_seeded, refuse_other_weights
 from fedmpi.own_code.failures import blame_own_code
 from fedmpi.own_code.places import describe_definition
 
@@ -105,6 +106,8 @@ def build_model(settings: ModelSettings, shape: tuple[int, ...], dtype: np.dtype
         return pool_first(module)
     with blame_own_code("model"):
         model = Model(build, example, seed, head, policy)
+        if type(settings) not in BUILT_IN.values():
+            refuse_other_weights(model.module, build_seeded(build, seed))
         with torch.no_grad():
             logits = model(model.start, example)
     if logits.shape != (2, classes):

@@ -35,6 +35,7 @@ from fedmpi.models.parameters import (
     shape_parameter,
 )
 from fedmpi.models.precision import run_forward
+from fedmpi.models.seeding import build_seeded
 from fedmpi.models.slices import is_inside, join_slices
 from fedmpi.models.split import split_module
 from fedmpi.torch_compat import BatchNorm, has_known_forward
@@ -214,9 +215,7 @@ class Model(Net):
 
     def __init__(self, build: Callable[[], nn.Module], example: Tensor, seed: int, head: tuple[str, ...] = (),
                  policy: str | None = None):
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            module = build()
+        module = build_seeded(build, seed)
         refuse_unfit_parameters(module)
         refuse_statistics(module, policy)
         self.policy = policy
@@ -248,9 +247,7 @@ class Model(Net):
         return Net(self._build_another(j), self.names).flatten()
 
     def _build_another(self, j: int) -> nn.Module:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self._seed + START_SEED_STRIDE * j)
-            return self._build()
+        return build_seeded(self._build, self._seed + START_SEED_STRIDE * j)
 
     def eval(self) -> None:
         """Set all three networks to evaluation mode."""

@@ -97,6 +97,12 @@ def test_a_block_of_rows(block, start, stop):
     assert inner.pool is v.pool and inner.dtype == torch.float32
 
 
+def test_a_block_of_rows_has_no_step():
+    """Every second number would be a copy of the rows; it was the whole block without a word."""
+    with pytest.raises(TypeError, match=r"\[::2\]: a slice of rows is one block, without a step"):
+        handle(whole_numbers(2, 40))[::2]
+
+
 def test_whose_rows_they_are():
     x = whole_numbers(3, 4)
     assert handle(x).ids.tolist() == [10, 11, 12] and handle(x, MINE).ids.tolist() == [0, 1, 2]

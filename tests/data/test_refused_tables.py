@@ -4,7 +4,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.data.files import refusal
+from tests.data.files import load, refusal
 
 pytest.importorskip("pandas")
 
@@ -27,9 +27,23 @@ pytest.importorskip("pandas")
      "rows; it must be the column of the class, and not of a number or an id"),
     ("a,y\n1,caf\xe9\n".encode("latin1"), "mine.csv: is not UTF-8 (invalid continuation byte at byte 9); convert it"),
     (b"a,y\n\0\0,\0\n", "mine.csv: row 1, column "),
+    (",a,y\n0,1,u\n1,2,v\n", "mine.csv: the column '' is called like the row numbers that pandas writes, and would be "
+     "a feature; save the table without them (index=False), or name the features by data.features"),
+    ("Unnamed: 0,a,y\n0,1,u\n1,2,v\n", "mine.csv: the column 'Unnamed: 0' is called like the row numbers"),
     ("y\n1\n0\n", "x_train is float32 (2, 0)")])
 def test_a_file_that_is_no_table_of_numbers_is_one_line(write, text, said):
     assert said in refusal(name="csv", file=write(text), label="y")
+
+
+def test_row_numbers_of_a_filtered_parquet_file_are_a_feature_only_if_they_are_named(write):
+    pytest.importorskip("pyarrow")
+    import pandas
+    frame = pandas.DataFrame({"a": np.arange(6.), "y": [0, 1] * 3})
+    frame[~frame.a.isin([1, 4])].to_parquet(write("", "mine.parquet"))
+    asked = {"name": "parquet", "file": "mine.parquet", "label": "y"}
+    assert "mine.parquet: the column '__index_level_0__' is called like the row numbers" in refusal(**asked)
+    for features in (["a"], ["a", "__index_level_0__"]):
+        assert load(**asked, features=features).x_train.shape == (4, len(features))
 
 
 @pytest.mark.parametrize("setting", ["features", "categories"])

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 FAULTS: list[tuple[str, str, str]] = [
+    ("fedmpi.comm.rows:Rows.__getitem__", "if step != 1:", "if step == 0:"),
     ("fedmpi.comm.order_performer:OrderPerformer.deliver", "self.outgoing[position]", "self.outgoing[0]"),
     ("fedmpi.comm.order_performer:OrderPerformer.deliver", "self.world.sent += row.nbytes", "pass"),
     ("fedmpi.comm.rank_pool:RankPool.list_changed_fields", "select_sent(shared)", "shared"),

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 FAULTS: list[tuple[str, str, str]] = [
+    ("fedmpi.data.table_blocks:", r'r"\s*|Unnamed: \d+|', r'r"\s+|Unnamed: \d+|'),
     # sources
     ("fedmpi.data.public_datasets:Torchvision.fetch", "for part in (True, False)", "for part in (False, True)"),
     (

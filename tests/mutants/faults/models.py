@@ -2,6 +2,9 @@
 from __future__ import annotations
 
 FAULTS: list[tuple[str, str, str]] = [
+    ("fedmpi.models.seeding:build_seeded", "        np.random.seed(seed % 2**32)\n", ""),
+    ("fedmpi.models.seeding:build_seeded", "            random.setstate(of_python)", "            pass"),
+    ("fedmpi.models.seeding:refuse_other_weights", "if not is_same(", "if is_same("),
     ("fedmpi.models.parameters:hide_statistics", " if differentiated else held.detach().clone()", ""),
     ("fedmpi.models.parameters:hide_statistics", "held if trained is None else trained", "held"),
     ("fedmpi.models.flat:Net.__call__", "torch.is_grad_enabled() and ", ""),
@@ -13,7 +16,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.models.nets:ResNet18.build", 'mode="fan_out"', 'mode="fan_in"'),
     ("fedmpi.models.nets:FastText.build", "padding_idx=0", "padding_idx=None"),
     ("fedmpi.models.build:as_input", "div_(HALF_PIXEL_RANGE).sub_(1)", "div_(2 * HALF_PIXEL_RANGE)"),
-    ("fedmpi.models.flat:Model.__init__", "torch.manual_seed(seed)", "torch.manual_seed(seed + 1)"),
+    ("fedmpi.models.seeding:build_seeded", "torch.manual_seed(seed)", "torch.manual_seed(seed + 1)"),
     ("fedmpi.models.flat:Model._build_another", "START_SEED_STRIDE * j", "j"),
     ("fedmpi.models.parameters:shape_parameter", "(out, height, width, channels)).movedim(-1, -3)",
      "(out, channels, height, width))"),
