@@ -17,6 +17,7 @@ from torch import Tensor
 from fedmpi.config.schema import Config
 from fedmpi.engines import gpu_card
 from fedmpi.engines.convolutions import synchronize_device
+from fedmpi.engines.coupling import find_coupling
 from fedmpi.engines.gpu_card import MemoryLimits
 from fedmpi.engines.gpu_errors import is_gpu_broken
 from fedmpi.engines.loop import Loop
@@ -68,7 +69,7 @@ def refuse_vmap(name: str, method: Method, blank: Tensor) -> None:
 def find_vmap_obstacle(method: Method, shared: State, mine: State, blank: Tensor) -> tuple[str, str] | None:
     """Return what cannot be vectorised, the network or the method's `client`, and why; None if both can."""
     if not (why := explain_failed_rehearsal(method, shared, mine, blank)):
-        return None
+        return find_coupling(method, shared, mine, blank)
     alone = NetworkAlone(model=method.model)
     of_network = explain_failed_rehearsal(alone, Trained(method.model.start), Nothing(), blank)
     return ("the network", of_network) if of_network else (f"{method.title}.client", why)
@@ -104,6 +105,11 @@ def time_engines(group: ClientGroup, shared: State) -> np.ndarray:
     if group.method.message_template() is not None:
         group.messages = dict.fromkeys(group.clients, group.method.message_template())
     for i, name in enumerate(("loop", "vmap")):
+        first = group.clients[0] if len(group.clients) else None
+        if name == "vmap" and first is not None and find_coupling(group.method, shared, group.store.read(first),
+                                                                 group.training(first)[0][:1]):
+            spent[i] = np.inf
+            continue
         try:
             spent[i] = time_engine(build_engine(name, group.config, group.room), group, shared)
         except (RuntimeError, BadInput) as error:
