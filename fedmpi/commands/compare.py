@@ -40,8 +40,8 @@ def compare_runs(first: Path, second: Path) -> str:
     if first.resolve() == second.resolve():
         raise BadInput(f"{first} and {second} are the same folder; give two runs")
     found = [run_status.read_outcome(folder) for folder in (first, second)]
-    settings = [run_status.read_settings(folder) | read_code_hashes(outcome)
-                for folder, outcome in zip((first, second), found, strict=True)]
+    settings = [run_status.read_settings(folder) | read_code_hashes(outcome) | samples
+                for folder, outcome, samples in zip((first, second), found, read_sample_hashes(found), strict=True)]
     heading = format_pairs([("A", f"{first}: {describe_outcome(found[0])}"),
                             ("B", f"{second}: {describe_outcome(found[1])}")])
     task = find_task(found[0].evaluated[-1] if found[0].evaluated else ())
@@ -58,6 +58,12 @@ def read_code_hashes(found: run_status.Outcome) -> JsonObject:
     """Return the hashes of a finished run's own code, shortened, as if they were settings; {} if it has none."""
     code = (found.result or {}).get("own_code")
     return {"own code": {name: shorten_hash(value) for name, value in code.items()}} if isinstance(code, dict) else {}
+
+
+def read_sample_hashes(found: list[run_status.Outcome]) -> list[JsonObject]:
+    """Return the hashes of both runs' samples, shortened, as if they were settings; {} if not both are known."""
+    known = [(outcome.result or {}).get("federation") for outcome in found]
+    return [{"samples of the clients": shorten_hash(value)} if all(known) else {} for value in known]
 
 
 def describe_outcome(found: run_status.Outcome) -> str:

@@ -1,7 +1,14 @@
-"""Finished runs of a sweep whose own code was changed since: they are other runs, unless the user accepts them."""
+"""Finished runs of a sweep whose data were changed since, or the user's own code: they are other runs. Code that was
+changed may be accepted; other samples may not, since the runs of a table must have the same."""
 from __future__ import annotations
 
+import json
+from contextlib import suppress
+
 from fedmpi.config.own_parts import fingerprint_code
+from fedmpi.config.schema import to_plain
+from fedmpi.data.federation import Federation, prepare_federation
+from fedmpi.errors import BadInput
 from fedmpi.own_code.changes import list_changes, refuse_changes
 from fedmpi.sweeps.job import PlannedRun
 
@@ -17,4 +24,29 @@ def mark_runs(runs: list[PlannedRun], accept: bool) -> list[PlannedRun]:
             refuse_changes(changes, f"{run.folder} was finished, the run {run.name} of this job",
                            "put back what it was, remove that folder, give the sweep another --out, or accept the "
                            "change by --accept-changed-code")
+    refuse_changed_data(runs)
     return [run._replace(accept_changed_code=accept) for run in runs]
+
+
+def refuse_changed_data(runs: list[PlannedRun]) -> None:
+    """Raise BadInput if a finished run had other samples than a run of the same data settings and seed that is still to
+    be made would get now, as after a file of data was replaced. The data are prepared here if they are not yet."""
+    left = {list_data_settings(run): run for run in runs if not run.outcome().result}
+    now: dict[str, str] = {}
+    for run in runs:
+        then, data = (run.outcome().result or {}).get("federation"), list_data_settings(run)
+        if not isinstance(then, str) or data not in left:
+            continue
+        # Data that cannot be prepared fail in their run, which says why.
+        with suppress(BadInput):
+            now[data] = now.get(data) or Federation(
+                prepare_federation(run.settings.data, run.settings.seed)).fingerprint
+        if now.get(data, then) != then:
+            raise BadInput(f"{run.folder} was finished, the run {run.name} of this job, on other samples than "
+                           f"{left[data].name} would get now: the data, or code that divides them, have changed since; "
+                           "put back what it was, remove that folder, or give the sweep another --out")
+
+
+def list_data_settings(run: PlannedRun) -> str:
+    """Return all that the samples of a run's clients depend on, but for files and code."""
+    return json.dumps([to_plain(run.settings)["data"], run.settings.seed], sort_keys=True)

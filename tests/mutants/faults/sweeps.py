@@ -2,6 +2,9 @@
 from __future__ import annotations
 
 FAULTS: list[tuple[str, str, str]] = [
+    ("fedmpi.sweeps.changed_code:refuse_changed_data", "now.get(data, then) != then", "now.get(data) is None"),
+    ("fedmpi.sweeps.changed_code:list_data_settings", '["data"], run.settings.seed]',
+     '["data"]["name"], run.seed, run.row]'),
     ("fedmpi.sweeps.published:list_published_rounds", "if rounds < 1", "if rounds < 0"),
     ("fedmpi.sweeps.job:check_job", "job.baseline not in job.rows", "not job.rows"),
     ("fedmpi.sweeps.published:list_published_rounds", "dict.fromkeys(rows, given)", "{}"),

@@ -1,0 +1,61 @@
+"""A sweep does not put runs of different samples into one table."""
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from fedmpi.cli import app
+from fedmpi.errors import BadInput
+from fedmpi.sweeps import changed_code, job
+from tests.runs import run_alone
+from tests.sweeps import jobs
+
+pytestmark = pytest.mark.slow("runs of a sweep")
+
+
+def save_samples(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    np.savez("mine.npz", x_train=rng.random((120, 6), np.float32), y_train=rng.integers(0, 3, 120))
+
+
+def plan(path: str):
+    return job.plan_job(path, None, "out")[1]
+
+
+def write_job(cache, *methods: str) -> str:
+    path = jobs.write(Path(), cache, rows={name: name for name in methods}, columns={"one": {}}, published={})
+    config = json.loads(Path("c.yaml").read_text())
+    config["data"] |= {"name": "arrays", "file": "mine.npz", "clients": 3}
+    Path("c.yaml").write_text(json.dumps(config))
+    return path
+
+
+def test_a_finished_run_on_other_samples_is_another_run(tmp_path, cache, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    save_samples(1)
+    (first,) = plan(write_job(cache, "fedavg"))
+    assert run_alone(first.config, first.overrides, first.folder) == 0
+    path = write_job(cache, "fedavg", "local")
+    assert changed_code.mark_runs(plan(path), False) == plan(path)
+
+    save_samples(2)
+    # All is finished, so there is nothing that it is compared with.
+    assert changed_code.mark_runs([first], False) == [first]
+    for accept in (False, True):
+        with pytest.raises(BadInput, match=r"seed-0 was finished, the run fedavg / one / seed 0 of this job, on other "
+                                           r"samples than local / one / seed 0 would get now: .*; put back what it"):
+            changed_code.mark_runs(plan(path), accept)
+    # Without the file the run that is left says what is wrong.
+    Path("mine.npz").rename("away.npz")
+    assert changed_code.mark_runs(plan(path), False) == plan(path)
+    Path("away.npz").rename("mine.npz")
+
+    second = plan(path)[1]
+    assert run_alone(second.config, second.overrides, second.folder) == 0
+    done = CliRunner().invoke(app, ["compare", str(first.folder), str(second.folder)])
+    (said,) = (line.split() for line in done.stdout.splitlines() if line.startswith("samples of the clients"))
+    assert len(set(said[-2:])) == 2 and all(len(word) == 12 for word in said[-2:])
