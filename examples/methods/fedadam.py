@@ -48,10 +48,15 @@ class FedAdam(Method):
         return mine, Up(data.descend(self.model, shared.w))
 
     def server(self, shared: Shared, up: RowsByField, who: Participants) -> Shared:
-        g = up.w.mean() - shared.w
+        mean = up.w.mean()
+        g = mean - shared.w
         m = self.b1 * shared.m + (1 - self.b1) * g
         v = self.b2 * shared.v + (1 - self.b2) * g ** 2
-        return Shared(shared.w + self.eta * m / (v.sqrt() + self.tau), m, v)
+        w = shared.w + self.eta * m / (v.sqrt() + self.tau)
+        # Running statistics of BatchNorm are no parameters: they are averaged.
+        for statistics in self.model.buffers:
+            w[statistics] = mean[statistics]
+        return Shared(w, m, v)
 
     def personal(self, shared: Shared, mine: Nothing, data: ClientData) -> Tensor:
         return shared.w

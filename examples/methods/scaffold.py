@@ -53,11 +53,17 @@ class Scaffold(Method):
             return y - data.lr * (grad(self.model, y) + drift), drift
         y, _ = data.scan(step, (shared.w, shared.c - mine.c))
         c = mine.c - shared.c + (shared.w - y) / (data.steps * data.lr)
+        # Running statistics of BatchNorm are no parameters, so nothing corrects them.
+        for statistics in self.model.buffers:
+            c[statistics] = 0
         return Mine(c), Up(y, c - mine.c)
 
     def server(self, shared: Shared, up: RowsByField, who: Participants) -> Shared:
-        return Shared(shared.w + self.eta * (up.w.mean() - shared.w),
-                      shared.c + len(who.ids) / who.clients * up.change.mean())
+        mean = up.w.mean()
+        w = shared.w + self.eta * (mean - shared.w)
+        for statistics in self.model.buffers:
+            w[statistics] = mean[statistics]
+        return Shared(w, shared.c + len(who.ids) / who.clients * up.change.mean())
 
     def personal(self, shared: Shared, mine: Mine, data: ClientData) -> Tensor:
         return shared.w

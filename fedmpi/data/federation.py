@@ -49,7 +49,7 @@ from fedmpi.data.samples import (
 from fedmpi.data.thinning import find_needed_holders, thin_samples
 from fedmpi.errors import BadInput, StorageError
 from fedmpi.json_values import JsonObject
-from fedmpi.own_code.fingerprint import hash_own_code
+from fedmpi.own_code.fingerprint import hash_functions, hash_own_code
 from fedmpi.paths import expand_user
 from fedmpi.storage import seal
 from fedmpi.storage.atomic import atomic
@@ -223,8 +223,9 @@ def collect_recipe(data: schema.Data, seed: int, root: Path) -> JsonObject:
 def hash_class(cls: type) -> str:
     """Return a sha256 of the files that a third party's class consists of, which changes when one is edited.
 
-    Return "" for a built-in class, whose changes raise FEDERATION_FORMAT, and for a class without a source file."""
-    hashes = list(filter(None, hash_own_code([cls]).values()))
+    Of a class without a source file its functions count. Return "" for a built-in class, whose changes raise
+    FEDERATION_FORMAT."""
+    hashes = [value or hash_functions(cls) for value in hash_own_code([cls]).values()]
     return hashes[0] if len(hashes) == 1 else hashlib.sha256("".join(hashes).encode()).hexdigest() if hashes else ""
 
 

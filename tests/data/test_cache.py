@@ -4,7 +4,9 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -79,6 +81,30 @@ def test_the_format_and_foreign_code_are_part_of_the_key(monkeypatch):
     monkeypatch.setattr(type(table.source), "reader_format", type(table.source).reader_format + 1)
     assert key(table) != as_it_was and key(data) == before
     assert len(module.hash_class(Mine)) == 64 and key(schema.Data(partition=Mine())) != before
+
+
+CELL = """
+class Mine:
+    size = 3
+
+    def load(self, root):
+        def scale(x):
+            return x * 2
+        return scale(self.size) if root in {"a", "b", "c"} else 0
+"""
+
+
+def test_a_class_of_a_notebook_is_told_apart_by_what_it_does(monkeypatch):
+    """Such a class has no file. Blank lines before a cell, and where it runs, change nothing."""
+    def hash_cell(text: str) -> str:
+        monkeypatch.setitem(sys.modules, "cells", cells := ModuleType("cells"))
+        exec(compile(text, "a cell", "exec"), vars(cells))
+        return module.hash_class(cells.Mine)
+    before = hash_cell(CELL)
+    assert len(before) == 64 and hash_cell("\n\n" + CELL) == before
+    for old, new in (("size = 3", "size = 4"), ("x * 2", "x * 3"), ("x * 2", "x + 2"), ('"c"', '"d"'),
+                     ("scale(self.size)", "scale(self.share)")):
+        assert hash_cell(CELL.replace(old, new)) != before
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,6 +5,7 @@ import importlib
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -12,7 +13,9 @@ import torch.nn.functional as F
 from fedmpi.engines.loop import Loop
 from fedmpi.engines.vmap import Vmap
 from fedmpi.method import nbytes
+from fedmpi.models.build import build_model
 from fedmpi.testing import check_method
+from tests.engines.test_own_loss_mode import WithBatchNorm
 from tests.federations import TRAIN, Lab, apart, method
 from tests.methods.reference import Reference
 from tests.methods.trial import mean, near
@@ -51,6 +54,17 @@ def test_no_example_is_left_out():
 @pytest.mark.parametrize("name", CLASSES)
 def test_it_keeps_the_contract(name):
     assert check_method(f"{name}:{CLASSES[name]}", **SPECIAL.get(name, {})).passed
+
+
+@pytest.mark.parametrize("name, eta", [("fedadam", .1), ("scaffold", .5), ("scaffold", 2.)])
+def test_running_statistics_are_averaged_whatever_the_steps_of_the_server(name, eta, federation):
+    model = build_model(WithBatchNorm(), (64,), np.dtype("float32"), 10, seed=5)
+    found = Lab(find(name)(eta=eta).with_model(model), federation, Loop(), share=.6).go(ROUNDS)
+    mean = found.rows().w.mean()
+    for part in model.buffers:
+        assert torch.equal(found.shared.w[part], mean[part])
+        assert name == "fedadam" or not found.shared.c[part].any()
+    assert (found.shared.w[model.blocks["1.running_var"]] > 0).all()
 
 
 def test_fedadam_is_adam_at_the_server(lab):

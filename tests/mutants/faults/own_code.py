@@ -7,6 +7,8 @@ CHANGES = "fedmpi.own_code.changes:"
 MISDECLARED = "fedmpi.own_code.misdeclared:"
 
 FAULTS: list[tuple[str, str, str]] = [
+    ("fedmpi.own_code.fingerprint:list_instructions", "code.co_code.hex(), ", ""),
+    ("fedmpi.own_code.fingerprint:list_instructions", "sorted(map(repr, value)) if", "None if"),
     (MISDECLARED + "list_fields", '"ClassVar" not in str(kind)', "True"),
     (MISDECLARED + "refuse_typed_attributes", "owner.__mro__[1:]", "cls.__mro__"),
     (MISDECLARED + "refuse_typed_attributes", " and name not in list_fields(declared)", ""),
