@@ -39,7 +39,8 @@ def find_coupling(method: Method, shared: State, mine: State, sample: Tensor) ->
         sample: one sample as stored, (1, ...)."""
     batch = make_unlike(sample)
     model = method.model
-    if not is_same_alone(lambda x: model(model.start, x), model, as_input(batch)):
+    # In training BatchNorm takes no single sample.
+    if model.has_batchnorm or not is_same_alone(lambda x: model(model.start, x), model, as_input(batch)):
         return "the network", "the outputs of a sample depend on the other samples of its batch"
     # of one class, and of two if there are two
     for other in range(min(2, model.classes)):

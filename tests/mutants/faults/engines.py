@@ -5,7 +5,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.engines.coupling:watch_loss", "x, y, *more[:noise]):", "x, y, *more):"),
     ("fedmpi.engines.coupling:ProbedBatch.__call__", "net if isinstance(net, Net) else",
      "net if True else"),
-    ("fedmpi.engines.coupling:find_coupling", "if not is_same_alone(lambda", "if is_same_alone(lambda"),
+    ("fedmpi.engines.coupling:find_coupling", "or not is_same_alone(lambda", "or is_same_alone(lambda"),
     ("fedmpi.engines.engine_choice:time_engines", "            spent[i] = np.inf\n            continue",
      "            pass"),
     ("fedmpi.engines.trained_statistics:find_trained_net", "(model, model.base, model.head)", "(model,)"),
