@@ -105,9 +105,7 @@ def time_engines(group: ClientGroup, shared: State) -> np.ndarray:
     if group.method.message_template() is not None:
         group.messages = dict.fromkeys(group.clients, group.method.message_template())
     for i, name in enumerate(("loop", "vmap")):
-        first = group.clients[0] if len(group.clients) else None
-        if name == "vmap" and first is not None and find_coupling(group.method, shared, group.store.read(first),
-                                                                 group.training(first)[0][:1]):
+        if name == "vmap" and is_coupled(group, shared):
             spent[i] = np.inf
             continue
         try:
@@ -119,6 +117,14 @@ def time_engines(group: ClientGroup, shared: State) -> np.ndarray:
             spent[i] = np.inf
     group.messages = {}
     return spent
+
+
+def is_coupled(group: ClientGroup, shared: State) -> bool:
+    """Say whether samples of a batch influence each other, tried on a sample of this rank's first client."""
+    for first in group.clients[:1]:
+        mine, sample = group.store.read(first), group.training(first)[0][:1]
+        return find_coupling(group.method, shared, mine, sample) is not None
+    return False
 
 
 def time_engine(candidate: Engine, group: ClientGroup, shared: State) -> float:

@@ -31,10 +31,11 @@ def mark_runs(runs: list[PlannedRun], accept: bool) -> list[PlannedRun]:
 def refuse_changed_data(runs: list[PlannedRun]) -> None:
     """Raise BadInput if a finished run had other samples than a run of the same data settings and seed that is still to
     be made would get now, as after a file of data was replaced. The data are prepared here if they are not yet."""
-    left = {list_data_settings(run): run for run in runs if not run.outcome().result}
+    known = [(run, run.outcome().result, list_data_settings(run)) for run in runs]
+    left = {data: run for run, result, data in known if not result}
     now: dict[str, str] = {}
-    for run in runs:
-        then, data = (run.outcome().result or {}).get("federation"), list_data_settings(run)
+    for run, result, data in known:
+        then = (result or {}).get("federation")
         if not isinstance(then, str) or data not in left:
             continue
         # Data that cannot be prepared fail in their run, which says why.
