@@ -26,6 +26,7 @@ from fedmpi.clients.measures import (
     measure_errors,
     measure_logits,
     measure_targets,
+    predict_classes,
 )
 from fedmpi.clients.sample_cache import SampleCache
 from fedmpi.clients.state_store import StateStore
@@ -269,21 +270,21 @@ def read_score(row: np.ndarray) -> np.ndarray:
 
 
 def score_batch(logits: Tensor, y: Tensor, own: Tensor) -> Tensor:
-    """Return each client's loss, summed over samples, and its confusion matrix by label, (c, 1 + k * k); for targets
-    its ERROR_SUMS, (c, 3), a number that no 1 + k * k is.
+    """Return each client's loss, summed over samples, and its confusion matrix by label, (c, 1 + (k + 1)²), in which
+    the last class is none, see predict_classes; for targets its ERROR_SUMS, (c, 3).
 
     Args:
         logits: (c, s, k)
         y: labels or targets (c, s)
         own: (c, s), 0 for padding that is no sample of the client"""
-    k, own = logits.shape[2], own.to(logits.dtype)
+    own = own.to(logits.dtype)
     if y.is_floating_point():
         errors = (logits.squeeze(2) - y) * own
         return torch.stack([errors.square().sum(1), own.sum(1), errors.abs().sum(1)], 1)
     losses = F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none").view(y.shape)
-    classes = torch.arange(k, device=y.device)
+    classes = torch.arange(logits.shape[2] + 1, device=y.device)
     true = (y[..., None] == classes) * own[..., None]
-    predicted = (logits.argmax(2)[..., None] == classes).to(logits.dtype)
+    predicted = (predict_classes(logits)[..., None] == classes).to(logits.dtype)
     # whole numbers: exact in whatever precision products are
     confusion = true.transpose(1, 2) @ predicted
     return torch.cat([(losses * own).sum(1, keepdim=True), confusion.flatten(1)], 1)

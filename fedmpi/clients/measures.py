@@ -33,11 +33,17 @@ TARGET_MEASURES = ("squared_error", "tested", "loss", "mae")
 
 def measure_logits(logits: Tensor, y: Tensor) -> np.ndarray:
     """Return the CLIENT_MEASURES of a client from its logits (n, c) and labels (n,)."""
-    c = logits.shape[1]
-    predicted = logits.argmax(1)
-    confusion = torch.bincount(y * c + predicted, minlength=c * c).view(c, c)
-    loss = F.cross_entropy(logits, y, reduction="sum")
-    return measure_confusion(confusion.numpy(), float(loss))
+    k = logits.shape[1] + 1
+    loss = float(F.cross_entropy(logits, y, reduction="sum"))
+    predicted = predict_classes(logits) if math.isnan(loss) else logits.argmax(1)
+    confusion = torch.bincount(y * k + predicted, minlength=k * k).view(k, k)
+    return measure_confusion(confusion.numpy(), loss)
+
+
+def predict_classes(logits: Tensor) -> Tensor:
+    """Return the predicted class of each sample, (...), from logits (..., c); it is c, which is no class, where the
+    logits of a diverged model hold nan, of which `argmax` would make a class that may happen to be right."""
+    return torch.where(logits.sum(-1).isnan(), logits.shape[-1], logits.argmax(-1))
 
 
 def measure_targets(outputs: Tensor, y: Tensor) -> np.ndarray:
@@ -52,7 +58,7 @@ def measure_errors(squared: float, tested: int, absolute: float) -> np.ndarray:
 
 
 def measure_confusion(confusion: np.ndarray, loss: float) -> np.ndarray:
-    """Return the CLIENT_MEASURES of a confusion matrix (c, c), whose rows are labels, and the summed loss."""
+    """Return the CLIENT_MEASURES of a confusion matrix (c + 1, c + 1), see compute_macro_f1, and the summed loss."""
     return np.array([float(confusion.trace()), float(confusion.sum()), loss, compute_macro_f1(confusion)])
 
 
@@ -60,8 +66,8 @@ def compute_macro_f1(confusion: np.ndarray) -> float:
     """Return the mean F1 over the classes that occur among labels or predictions.
 
     Args:
-        confusion: (c, c), counts; rows are labels, columns predictions"""
-    hit, true, predicted = np.diag(confusion), confusion.sum(1), confusion.sum(0)
+        confusion: (c + 1, c + 1), counts; rows are labels, columns predictions; the last of both is no class"""
+    hit, true, predicted = np.diag(confusion)[:-1], confusion.sum(1)[:-1], confusion.sum(0)[:-1]
     present = (true + predicted) > 0
     return float((2 * hit[present] / (true + predicted)[present]).mean())
 
@@ -87,7 +93,7 @@ def compute_auc(logits: Tensor, y: Tensor) -> float:
 
 def compute_balanced_accuracy(logits: Tensor, y: Tensor) -> float:
     """Return the mean recall of the classes among the labels (scikit-learn's `balanced_accuracy_score`)."""
-    right = (logits.argmax(1) == y).double()
+    right = (predict_classes(logits) == y).double()
     return float(torch.stack([right[y == label].mean() for label in y.unique()]).mean())
 
 

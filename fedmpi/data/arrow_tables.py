@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 
 from fedmpi.data.columns import Columns, Gatherer
+from fedmpi.data.part_names import PART_WORDS
 from fedmpi.data.samples import Dataset
 from fedmpi.data.table_blocks import TABLE_BLOCK_ROWS, TableBlock
 from fedmpi.data.tables import read_tables, refuse_unreadable, require_file
@@ -21,11 +22,6 @@ from fedmpi.storage.seal import open_regular
 
 if TYPE_CHECKING:
     import pyarrow
-
-# Words in the names of files and folders, and the part that they stand for.
-HUGGING_FACE_PARTS = {"train": "train", "training": "train", "validation": "validation", "valid": "validation",
-                      "val": "validation", "dev": "validation", "test": "test", "testing": "test", "eval": "test",
-                      "evaluation": "test"}
 
 
 @dataclass(frozen=True)
@@ -122,7 +118,7 @@ class HuggingFace(ArrowColumns):
             found: dict[str, list[Path]] = {}
             for path in sorted(folder.rglob("*.parquet")):
                 words = re.split(r"[^a-z]+", str(path.relative_to(folder)).lower())
-                part = next((HUGGING_FACE_PARTS[word] for word in words if word in HUGGING_FACE_PARTS), "train")
+                part = next((PART_WORDS[word] for word in words if word in PART_WORDS), "train")
                 found.setdefault(part, []).append(path)
         if not found:
             raise BadInput(f"data.file = {folder}: holds no dataset_dict.json, no state.json and no Parquet file; give "

@@ -13,6 +13,7 @@ import numpy as np
 
 from fedmpi.data import pictures, tokens
 from fedmpi.data.named_values import Names, refuse_no_classes
+from fedmpi.data.part_names import refuse_forgotten_parts
 from fedmpi.data.samples import Dataset, take_rows
 from fedmpi.data.table_blocks import (
     TableBlock,
@@ -224,7 +225,9 @@ class Gatherer:
         """Return the pool. Raises BadInput if it lacks training rows or a part, or if its classes are none."""
         settings, (train, test) = self.settings, self.parts.values()
         if settings.part and self.parts_there:
-            settings.refuse_absent_parts(self.parts_there, f"{where}: column {settings.part!r}")
+            named = f"{where}: column {settings.part!r}"
+            settings.refuse_absent_parts(self.parts_there, named)
+            refuse_forgotten_parts(self.parts_there, settings.train_parts, settings.test_parts, named)
         if not train.rows:
             parts = f" with {settings.part} in {list(settings.train_parts)}" if settings.part else ""
             raise BadInput(f"{where}: has no rows for training{parts}; give a file with rows below the header")

@@ -159,7 +159,7 @@ def check_samples(pool: Dataset, where: str) -> Dataset:
     if y_train.dtype != y_test.dtype:
         raise BadInput(f"{where}: y_train is {y_train.dtype}, y_test {y_test.dtype}; both must be classes, or targets")
     if y_train.dtype.kind == "i":
-        refuse_sparse(np.concatenate([y_train, y_test]), where)
+        refuse_gaps(np.concatenate([y_train, y_test]), where, named=bool((pool.about or {}).get("class_names")))
     return Dataset(x_train, y_train, x_test, y_test, client_train, client_test, pool.about)
 
 
@@ -170,10 +170,14 @@ def refuse_channels_first(x: np.ndarray, where: str) -> None:
                        "height, width, channels): store x.transpose(0, 2, 3, 1)")
 
 
-def refuse_sparse(y: np.ndarray, where: str) -> None:
-    """Raise BadInput if nearly all classes from 0 to the largest label y (n,) are without samples."""
-    classes = int(y.max()) + 1
-    if classes > MANY_CLASSES and classes > SPARSEST * (used := len(np.unique(y))):
+def refuse_gaps(y: np.ndarray, where: str, named: bool = False) -> None:
+    """Raise BadInput if nearly all classes from 0 to the largest label y (n,) are without samples, or if these are
+    counted from 1; `named` says that the data name their classes, so that they are known to begin with 0."""
+    classes, used = int(y.max()) + 1, len(np.unique(y))
+    if y.min() == 1 and 2 < classes == used + 1 and not named:
+        raise BadInput(f"{where}: y has labels from 1 to {used}, and classes are counted from 0: the network would get "
+                       "an output for a class without samples; store y - 1")
+    if classes > MANY_CLASSES and classes > SPARSEST * used:
         raise BadInput(f"{where}: y has labels up to {classes - 1}, but only {used} different ones, and the network "
                        f"gets an output for each of {classes} classes; number them without gaps, training and test "
                        "labels together: y = numpy.unique(y, return_inverse=True)[1]")

@@ -251,12 +251,17 @@ def find_other_settings(there: JsonObject, config: JsonObject, fixed: tuple[str,
             if (is_among(key, fixed) or not is_free(key)) and then.get(key, ABSENT) != now.get(key, ABSENT)}
 
 
-def warn_of_last_bits(snapshot: Snapshot, config: JsonObject) -> list[str]:
+def warn_of_changes(snapshot: Snapshot, config: JsonObject) -> list[str]:
     """Return a warning for each setting that differs, and with which sums inside a training step may be rounded
-    otherwise."""
+    otherwise, and one if settings of `evaluate` differ, but no round is left to measure."""
     then, now = (flatten_settings(c, keep_empty=True) for c in (snapshot.config, config))
-    return [f"{key} is {then.get(key)} in the checkpoint and {now[key]} now: the last bits may differ, and with them "
-            "the digest" for key in ROUNDING_FIELDS if then.get(key) != now[key]]
+    warnings = [f"{key} is {then.get(key)} in the checkpoint and {now[key]} now: the last bits may differ, and with "
+                "them the digest" for key in ROUNDING_FIELDS if then.get(key) != now[key]]
+    idle = [key for key, value in now.items() if is_among(key, ["evaluate"]) and then.get(key, value) != value]
+    if idle and snapshot.round == config["rounds"]:
+        warnings.append(f"the checkpoint is of round {snapshot.round}, the last one: nothing is measured any more, so "
+                        f"{', '.join(idle)} cannot act; raise rounds, or start a new run with another --out")
+    return warnings
 
 
 def warn_of_another_gpu(snapshot: Snapshot, gpus: list[str]) -> list[str]:

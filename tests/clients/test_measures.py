@@ -12,7 +12,8 @@ from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
 from fedmpi import registry
 from fedmpi.clients import measures
-from fedmpi.clients.measures import BUILT_IN, load_measures, try_measures
+from fedmpi.clients.evaluation import read_score, score_batch
+from fedmpi.clients.measures import BUILT_IN, load_measures, measure_logits, try_measures
 from fedmpi.config.schema import Evaluate, resolve
 from fedmpi.errors import BadInput, FaultyCode, FedmpiError
 from fedmpi.task import CLASSIFICATION
@@ -57,6 +58,21 @@ def test_auc_by_hand():
 
 def test_outputs_that_are_not_finite_have_no_auc():
     assert math.isnan(auc(torch.tensor([[0., math.nan], [1., 0.]]), torch.tensor([0, 1])))
+
+
+def test_a_sample_whose_outputs_are_nan_is_wrong_whatever_its_class():
+    """argmax of nan is the first nan, which would make samples of that class right."""
+    logits, y = torch.eye(3)[[0, 1, 2, 0, 0, 1, 2]], torch.tensor([0, 1, 2, 1, 0, 1, 2])
+    logits[4:] = math.nan
+    logits[5] = torch.tensor([0, math.nan, 0])
+    for own in (torch.ones(7), torch.tensor([1, 1, 1, 1, 1, 1, 0])):
+        n = int(own.sum())
+        correct, tested, loss, f1 = read_score(score_batch(logits[None], y[None], own[None])[0].double().numpy())
+        assert (correct, tested) == (3, n) and math.isnan(loss)
+        assert (correct, tested, f1) == pytest.approx(measure_logits(logits[:n], y[:n])[[0, 1, 3]])
+        assert f1 == pytest.approx((1 / 2 + 1 / 2 + (2 / 3 if n == 7 else 1)) / 3)
+    assert balanced_accuracy(logits, y) == pytest.approx((1 / 2 + 1 / 3 + 1 / 2) / 3)
+    assert math.isnan(calibration_error(logits, y))
 
 
 def test_balanced_accuracy_by_hand():

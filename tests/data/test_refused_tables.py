@@ -52,6 +52,23 @@ def test_a_list_that_names_no_column_is_named(write, setting):
     assert f"mine.csv: has no column 'b', which data.{setting} names; its columns are 'a', 'y'" in given
 
 
+@pytest.mark.parametrize("parts, setting, said", [
+    (["train", "Test"], {}, "column 'p' has the parts 'Test', 'train', and the rows of 'Test' would be left out, for "
+     "data.test_parts = ['test'] has 'test' for it; set data.test_parts: [Test]"),
+    (["train", "val", "test"], {}, "the rows of 'val' would be left out, for data.train_parts = ['train', "
+     "'validation'] has 'validation' for it; set data.train_parts: [train, val]"),
+    (["train", "test", "test "], {}, "has 'test' for it; set data.test_parts: [test, test ]"),
+    (["a", "A", "test"], {"train_parts": ["a"]}, "the rows of 'A' would be left out, for data.train_parts = ['a'] has"),
+    (["train", "val", "test"], {"train_parts": ["train"]}, None), (["train", "unused", "test"], {}, None)])
+def test_a_part_of_nearly_the_name_is_not_left_out(write, parts, setting, said):
+    write({"a": range(len(parts)), "p": parts, "y": [0, 1, 0][:len(parts)]})
+    asked = {"name": "csv", "file": "mine.csv", "label": "y", "part": "p", **setting}
+    if said:
+        assert said in refusal(**asked)
+    else:
+        assert len(load(**asked).y_train) == 1
+
+
 def test_rows_are_counted_through_all_blocks(write, monkeypatch):
     monkeypatch.setattr("fedmpi.data.tables.TABLE_BLOCK_ROWS", 2)
     write("a,y\n" + "1,u\n" * 4 + ",u\n")

@@ -5,7 +5,7 @@ import zipfile
 import numpy as np
 import pytest
 
-from fedmpi.data.samples import LARGEST_INT32, Dataset, check_samples, read_npz
+from fedmpi.data.samples import LARGEST_INT32, Dataset, check_samples, read_npz, refuse_gaps
 from fedmpi.errors import BadInput
 from tests.data.files import good, save
 
@@ -156,17 +156,33 @@ def medmnist(**changes):
     return {**arrays, **labels, **changes}
 
 
-PARTS = (("train", 3), ("val", 2), ("test", 1))
+PARTS = (("train", 4), ("val", 2), ("test", 1))
+
+
+@pytest.mark.parametrize("labels, said", [
+    ([1, 2, 3, 1, 2, 3], r"mine.npz: y has labels from 1 to 3, and classes are counted from 0.*; store y - 1"),
+    ([1, 2, 4, 1, 2, 4], None), ([0, 1, 2, 1, 2, 2], None), ([1] * 6, None)])
+def test_classes_that_are_counted_from_1_are_refused(tmp_path, labels, said):
+    path = save(tmp_path, **good(y_train=np.array(labels)))
+    if said is None:
+        assert load(path).y_train.tolist() == labels
+        return
+    with pytest.raises(BadInput, match=said):
+        load(path)
+
+
+def test_classes_that_have_names_are_counted_from_0():
+    refuse_gaps(np.array([1, 2, 3]), "mine", named=True)
 
 
 def test_a_file_of_medmnist_is_read_as_it_is(tmp_path):
     pool = load(save(tmp_path, **medmnist()))
-    assert pool.x_train[:, 0, 0, 0].tolist() == pool.y_train.tolist() == [3, 3, 3, 2, 2]
+    assert pool.x_train[:, 0, 0, 0].tolist() == pool.y_train.tolist() == [4, 4, 4, 4, 2, 2]
     assert pool.x_test.shape == (1, 28, 28, 3) and pool.y_test.tolist() == [1]
     with pytest.raises(BadInput, match="damaged"):
         load(save(tmp_path, **medmnist(val_images=np.zeros((2, 28, 28), np.uint8))))
     # Samples may not have several labels.
-    with pytest.raises(BadInput, match=r"y_train is uint8 \(5, 14\)"):
+    with pytest.raises(BadInput, match=r"y_train is uint8 \(6, 14\)"):
         load(save(tmp_path, **{k: np.repeat(v, 14, 1) if "labels" in k else v for k, v in medmnist().items()}))
 
 

@@ -31,6 +31,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.clients.placement:Pace.record", "self.hosts, 1", "self.hosts, 0"),
     ("fedmpi.clients.placement:Pace.plan_moves", "saved < MIN_SAVING", "saved < 0"),
     ("fedmpi.clients.measures:compute_macro_f1", "(true + predicted) > 0", "true > 0"),
+    ("fedmpi.clients.measures:predict_classes", ".isnan()", ".isinf()"),
     # new clients
     ("fedmpi.clients.newcomers:list_newcomers", "len(homes) + i", "i"),
     ("fedmpi.clients.newcomers:list_newcomers", "i % len(hosts)", "0"),
