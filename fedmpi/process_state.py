@@ -1,7 +1,8 @@
 """What a run changes in its process, and how it is put back when the run was called from Python.
 
 Put back: handlers of signals, PyTorch's number of threads, its switches of precision and determinism, and the state of
-its random generators. Not put back: how the C library keeps freed memory (clients/malloc.py), which cannot be read; the
+its random generators. Set aside meanwhile: what the caller has switched on that would change results or stop a run, such
+as `torch.no_grad()`, `torch.autocast`, another default type or device. Not put back: how the C library keeps freed memory (clients/malloc.py), which cannot be read; the
 current folder in `sys.path`, from which classes of one's own are imported; on a GPU, the variable
 CUBLAS_WORKSPACE_CONFIG, which cuBLAS reads once, and the current device; under a launcher, the variables that MPI reads
 when it starts (see mpi_world.open_world), and on several ranks `sys.excepthook` and a function that is called at exit
@@ -34,9 +35,38 @@ def handle_signals() -> Iterator[StopFlag]:
         yield stop
 
 
+# the devices for which the caller may have switched autocast on
+AUTOCAST_DEVICES = ("cpu", "cuda")
+
+
+@contextmanager
+def set_modes_aside() -> Iterator[None]:
+    """Compute as PyTorch does by default, with gradients, in float32 and on the CPU, whatever the caller has set."""
+    import torch
+    casts = [torch.is_autocast_enabled(device) for device in AUTOCAST_DEVICES]
+    number, device = torch.get_default_dtype(), torch.get_default_device()
+    # that also switches gradients on
+    with torch.inference_mode(False):
+        try:
+            torch.set_default_dtype(torch.float32)
+            # to set it, though to the same, makes each of PyTorch's functions slower
+            if device.type != "cpu":
+                torch.set_default_device(None)
+            for name in AUTOCAST_DEVICES:
+                torch.set_autocast_enabled(name, False)
+            yield
+        finally:
+            for name, cast in zip(AUTOCAST_DEVICES, casts, strict=True):
+                torch.set_autocast_enabled(name, cast)
+            torch.set_default_dtype(number)
+            if device.type != "cpu":
+                torch.set_default_device(device)
+
+
 @contextmanager
 def restore_torch() -> Iterator[None]:
-    """Put back what a run changes in PyTorch: threads, precision, the order of sums on a GPU, random generators."""
+    """Put back what a run changes in PyTorch: threads, precision, the order of sums on a GPU, random generators. The
+    modes that the caller has set are set aside meanwhile."""
     import torch
 
     from fedmpi.models import precision
@@ -48,7 +78,8 @@ def restore_torch() -> Iterator[None]:
     on_gpu = torch.cuda.is_initialized()
     generator, gpu_generators = torch.get_rng_state(), torch.cuda.get_rng_state_all() if on_gpu else []
     try:
-        yield
+        with set_modes_aside():
+            yield
     finally:
         torch.set_num_threads(threads)
         precision.set_precision("bf16" if autocasts else "float32")
