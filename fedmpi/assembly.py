@@ -105,7 +105,7 @@ def decide(config_path: str | Path | Mapping[str, object], overrides: Sequence[s
         if snapshot:
             checkpoint.refuse_other_run(snapshot, plain, federation.fingerprint)
             taking_part.refuse_files(snapshot.books.get("files", {}))
-            warnings += checkpoint.warn_of_changes(snapshot, plain)
+            warnings += checkpoint.warn_of_other_settings(snapshot, plain)
             if snapshot.round > config.rounds:
                 raise BadInput(f"{path} is of round {snapshot.round}, but rounds = {config.rounds}: nothing to do; "
                                "raise rounds, or start a new run with another --out")

@@ -1,12 +1,12 @@
 """What a run changes in its process, and how it is put back when the run was called from Python.
 
 Put back: handlers of signals, PyTorch's number of threads, its switches of precision and determinism, and the state of
-its random generators. Set aside meanwhile: what the caller has switched on that would change results or stop a run, such
-as `torch.no_grad()`, `torch.autocast`, another default type or device. Not put back: how the C library keeps freed memory (clients/malloc.py), which cannot be read; the
-current folder in `sys.path`, from which classes of one's own are imported; on a GPU, the variable
-CUBLAS_WORKSPACE_CONFIG, which cuBLAS reads once, and the current device; under a launcher, the variables that MPI reads
-when it starts (see mpi_world.open_world), and on several ranks `sys.excepthook` and a function that is called at exit
-(see python_api.end_job_with_program)."""
+its random generators. Set aside meanwhile: what the caller has switched on that would change results or stop a run,
+such as `torch.no_grad()`, `torch.autocast`, another default type or device. Not put back: how the C library keeps freed
+memory (clients/malloc.py), which cannot be read; the current folder in `sys.path`, from which classes of one's own are
+imported; on a GPU, the variable CUBLAS_WORKSPACE_CONFIG, which cuBLAS reads once, and the current device; under a
+launcher, the variables that MPI reads when it starts (see mpi_world.open_world), and on several ranks `sys.excepthook`
+and a function that is called at exit (see python_api.end_job_with_program)."""
 from __future__ import annotations
 
 import signal

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 
 import pytest
 import torch
@@ -44,7 +45,7 @@ def runs(bench):
 
     def run(name):
         if name not in found:
-            config = json.loads(open(bench.config).read())
+            config = json.loads(Path(bench.config).read_text())
             found[name] = fedmpi.run(config, out=bench.out(name), quiet=True, method="fedbabu", rounds=1)
         return found[name]
     return run

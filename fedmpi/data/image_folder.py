@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 
+from fedmpi.data.part_names import PART_WORDS
 from fedmpi.data.pictures import decode_pictures
 from fedmpi.data.samples import Dataset
 from fedmpi.data.tables import require_file
@@ -14,8 +15,6 @@ from fedmpi.errors import BadInput
 
 # Names of the folder with the test part, the first that is there.
 TEST_FOLDERS = ("test", "val", "validation")
-# Names that say that a folder holds a part, in small letters.
-PART_WORDS = {*TEST_FOLDERS, "train", "training", "testing", "valid"}
 
 
 @dataclass(frozen=True)

@@ -251,7 +251,7 @@ def find_other_settings(there: JsonObject, config: JsonObject, fixed: tuple[str,
             if (is_among(key, fixed) or not is_free(key)) and then.get(key, ABSENT) != now.get(key, ABSENT)}
 
 
-def warn_of_changes(snapshot: Snapshot, config: JsonObject) -> list[str]:
+def warn_of_other_settings(snapshot: Snapshot, config: JsonObject) -> list[str]:
     """Return a warning for each setting that differs, and with which sums inside a training step may be rounded
     otherwise, and one if settings of `evaluate` differ, but no round is left to measure."""
     then, now = (flatten_settings(c, keep_empty=True) for c in (snapshot.config, config))

@@ -22,7 +22,7 @@ from fedmpi.storage.checkpoint import (
     find_newest,
     read_checkpoint,
     refuse_other_run,
-    warn_of_changes,
+    warn_of_other_settings,
     write_checkpoint,
 )
 
@@ -271,21 +271,15 @@ def test_a_cosine_is_bound_to_the_number_of_rounds():
         refuse_other_run(then, changed(train=train, rounds=99), "f00d")
 
 
-def test_settings_that_may_change_the_last_bits_are_warned_of():
-    known = changed(threads=1, device="auto", engine="auto", cuda_graphs="auto")
-    then = replace(snapshot(), config=known)
-    (said,) = warn_of_changes(then, known | {"threads": 2})
-    assert said.startswith("threads is 1 in the checkpoint and 2 now") and warn_of_changes(then, known) == []
-
-
-def test_measures_that_are_asked_for_after_the_last_round_are_warned_of():
+def test_settings_that_may_change_the_last_bits_or_cannot_act_are_warned_of():
     known = changed(threads=1, device="auto", engine="auto", cuda_graphs="auto", evaluate={"measures": []})
     then = replace(snapshot(), config=known)
-    asked = known | {"evaluate": {"measures": ["auc"]}, "rounds": then.round}
-    (said,) = warn_of_changes(then, asked)
+    (said,) = warn_of_other_settings(then, known | {"threads": 2})
+    assert said.startswith("threads is 1 in the checkpoint and 2 now") and warn_of_other_settings(then, known) == []
+    last = {"evaluate": {"measures": ["auc"]}, "rounds": then.round}
+    (said,) = warn_of_other_settings(then, known | last)
     assert "the last one: nothing is measured any more, so evaluate.measures cannot act; raise rounds" in said
-    assert not warn_of_changes(then, asked | {"rounds": then.round + 1})
-    assert not warn_of_changes(then, known | {"rounds": then.round})
+    assert not warn_of_other_settings(then, known | last | {"rounds": then.round + 1})
 
 
 @pytest.mark.parametrize("config, federation, message", [

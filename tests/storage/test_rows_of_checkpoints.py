@@ -200,7 +200,7 @@ def test_only_what_leaves_results_alone_may_change(key):
 
 def test_settings_of_the_last_bits_name_the_setting_and_both_values():
     then = snapshot(config={"threads": 1, "device": "cpu", "engine": "auto", "cuda_graphs": "on", "seed": 3})
-    warnings = checkpoint.warn_of_changes(then, {"threads": 4, "device": "cuda", "engine": "vmap",
+    warnings = checkpoint.warn_of_other_settings(then, {"threads": 4, "device": "cuda", "engine": "vmap",
                                                    "cuda_graphs": "off", "seed": 4})
     changes = (("threads", 1, 4), ("device", "cpu", "cuda"), ("engine", "auto", "vmap"), ("cuda_graphs", "on", "off"))
     assert warnings == [f"{key} is {before} in the checkpoint and {now} now: the last bits may differ, and with them "
