@@ -52,9 +52,8 @@ def prepare_run(parts: Parts, decision: Decision, progress: Progress, stop: Call
     hooks = Hooks(parts.method, first, parts.up, federation.classes)
     books = Books(parts.config, parts.method, hooks, parts.pool, federation, folder, progress, state, parts.up,
                   storage, decision.attendance, parts.gpus())
-    files = books.attendance.hash_files()
     checkpoints = CheckpointWriter(parts.config, parts.pool, federation, folder, progress, state, parts.gpus(),
-                                   {"files": files} if files else {})
+                                   books.attendance.describe_files())
     run = Run(parts.config, parts.method, hooks, parts.pool, federation, progress, state, parts.up, stop, pace,
               deadline, storage, books, checkpoints, on_round)
     announce_run(run, parts, decision)

@@ -40,7 +40,7 @@ def compare_runs(first: Path, second: Path) -> str:
     if first.resolve() == second.resolve():
         raise BadInput(f"{first} and {second} are the same folder; give two runs")
     found = [run_status.read_outcome(folder) for folder in (first, second)]
-    settings = [run_status.read_settings(folder) | read_code_hashes(outcome) | samples
+    settings = [run_status.read_settings(folder) | read_hashes(outcome) | samples
                 for folder, outcome, samples in zip((first, second), found, read_sample_hashes(found), strict=True)]
     heading = format_pairs([("A", f"{first}: {describe_outcome(found[0])}"),
                             ("B", f"{second}: {describe_outcome(found[1])}")])
@@ -54,10 +54,12 @@ def compare_runs(first: Path, second: Path) -> str:
     return "\n\n".join([heading, compare_settings(settings), *accepted, *tables, compare_digests(*found)])
 
 
-def read_code_hashes(found: run_status.Outcome) -> JsonObject:
-    """Return the hashes of a finished run's own code, shortened, as if they were settings; {} if it has none."""
-    code = (found.result or {}).get("own_code")
-    return {"own code": {name: shorten_hash(value) for name, value in code.items()}} if isinstance(code, dict) else {}
+def read_hashes(found: run_status.Outcome) -> JsonObject:
+    """Return the hashes of a finished run's own code and of its files of who takes part, shortened, as if they were
+    settings; {} if it has none."""
+    known = {title: (found.result or {}).get(key) for title, key in (("own code", "own_code"), ("content of", "files"))}
+    return {title: {name: shorten_hash(value) for name, value in hashes.items()}
+            for title, hashes in known.items() if isinstance(hashes, dict)}
 
 
 def read_sample_hashes(found: list[run_status.Outcome]) -> list[JsonObject]:

@@ -5,7 +5,6 @@ nobody took part and the files; with sampling loss also from the clients' losses
 ranks."""
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -20,7 +19,7 @@ from fedmpi.json_values import JsonObject
 from fedmpi.method import Method, Participants
 from fedmpi.models.build import make_blank_samples
 from fedmpi.server.availability import AvailableTimes
-from fedmpi.server.client_files import read_user_file
+from fedmpi.server.client_files import hash_client_files
 from fedmpi.server.edge_cost import EdgeLedger
 from fedmpi.server.sampling import count_participants, draw_participants
 from fedmpi.server.simulated_time import SimulatedTime, Timing
@@ -79,8 +78,11 @@ class Attendance:
     clock: SimulatedTime | None = field(init=False, default=None)
     # when clients are available; None: always
     times: AvailableTimes | None = field(init=False, default=None)
+    # the hashes of the files, which checkpoints and result.json keep
+    files: dict[str, str] = field(init=False)
 
     def __post_init__(self) -> None:
+        self.files = hash_client_files(self.config)
         if self.config.stragglers is not None or self.config.edge is not None:
             self.clock = SimulatedTime(self.config, self.federation, self.ledger)
         if self.config.availability is not None:
@@ -164,18 +166,16 @@ class Attendance:
         """Return the seconds of the round before the first one, in which the server waits for all."""
         return 0. if self.clock is None else self.clock.time_round(who, sum(traffic), waits=True).seconds
 
-    def hash_files(self) -> dict[str, str]:
-        """Return a sha256 of each file that decides who takes part, by its setting: a checkpoint holds them."""
-        files = {"availability.file": self.config.availability and self.config.availability.file,
-                 "stragglers.file": self.config.stragglers and self.config.stragglers.file}
-        return {name: hashlib.sha256(read_user_file(file, name)).hexdigest() for name, file in files.items() if file}
+    def describe_files(self) -> JsonObject:
+        """Return what checkpoints and result.json say of the files: their hashes, {} if there are none."""
+        return {"files": self.files} if self.files else {}
 
     def refuse_files(self, then: dict[str, str]) -> None:
         """Raise BadInput if the files are not those of a checkpoint.
 
         Args:
-            then: what `hash_files` returned."""
-        for name, digest in self.hash_files().items():
+            then: their `files`."""
+        for name, digest in self.files.items():
             if then.get(name) != digest:
                 raise BadInput(f"{name}: the file has changed since the checkpoint was written; put it back, or start "
                                "a new run with another --out")

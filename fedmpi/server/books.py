@@ -200,6 +200,7 @@ class Books:
         digest = compute_run_digest(self.state.shared, self.pool.call(OrderPerformer.gather_digests))
         names = self.federation.names.get("client_names")
         return {**lines[-1], "digest": digest, "federation": self.federation.fingerprint,
+                **self.attendance.describe_files(),
                 "rounds": self.state.round, "method": self.method.title,
                 "ended": "stop" if self.describe_early_end() else "rounds", **selection.list_series(self.config, lines),
                 "ranks": self.pool.world.size, **self.pool.hosted.describe_engine(),

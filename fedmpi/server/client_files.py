@@ -2,18 +2,23 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import json
 import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fedmpi.errors import BadInput
 from fedmpi.paths import expand_user
 from fedmpi.storage.seal import Flaw, open_regular
+
+if TYPE_CHECKING:
+    from fedmpi.config.schema import Config
 
 # The longest file that is read.
 MAX_BYTES = 1 << 28
@@ -34,6 +39,19 @@ def read_user_file(name: str, where: str) -> bytes:
         raise BadInput(f"{where} = {name}: {flaw}; give another file") from None
     except OSError as error:
         raise BadInput(f"{where} = {name}: cannot read it: {error.strerror}; give another file") from None
+
+
+def list_client_files(config: Config) -> dict[str, str]:
+    """Return the files that decide who takes part, by the setting that names them."""
+    files = {"availability.file": config.availability and config.availability.file,
+             "stragglers.file": config.stragglers and config.stragglers.file}
+    return {name: file for name, file in files.items() if file}
+
+
+def hash_client_files(config: Config) -> dict[str, str]:
+    """Return the sha256 of each of `list_client_files`. Raises BadInput."""
+    return {name: hashlib.sha256(read_user_file(file, name)).hexdigest()
+            for name, file in list_client_files(config).items()}
 
 
 def read_rows(name: str, where: str, columns: tuple[str, ...], clients: int) -> np.ndarray:

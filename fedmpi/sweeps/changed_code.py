@@ -1,5 +1,6 @@
 """Finished runs of a sweep whose data were changed since, or the user's own code: they are other runs. Code that was
-changed may be accepted; other samples may not, since the runs of a table must have the same."""
+changed may be accepted; other samples or another file of who takes part may not, since the runs of a table must have
+the same."""
 from __future__ import annotations
 
 import json
@@ -10,6 +11,7 @@ from fedmpi.config.schema import to_plain
 from fedmpi.data.federation import Federation, prepare_federation
 from fedmpi.errors import BadInput
 from fedmpi.own_code.changes import list_changes, refuse_changes
+from fedmpi.server.client_files import hash_client_files, list_client_files
 from fedmpi.sweeps.job import PlannedRun
 
 
@@ -25,6 +27,7 @@ def mark_runs(runs: list[PlannedRun], accept: bool) -> list[PlannedRun]:
                            "put back what it was, remove that folder, give the sweep another --out, or accept the "
                            "change by --accept-changed-code")
     refuse_changed_data(runs)
+    refuse_changed_files(runs)
     return [run._replace(accept_changed_code=accept) for run in runs]
 
 
@@ -46,6 +49,27 @@ def refuse_changed_data(runs: list[PlannedRun]) -> None:
             raise BadInput(f"{run.folder} was finished, the run {run.name} of this job, on other samples than "
                            f"{left[data].name} would get now: the data, or code that divides them, have changed since; "
                            "put back what it was, remove that folder, or give the sweep another --out")
+
+
+def refuse_changed_files(runs: list[PlannedRun]) -> None:
+    """Raise BadInput if a finished run had another file of who takes part than runs that are still to be made would
+    read now."""
+    known = [(run, run.outcome().result) for run in runs]
+    now: dict[tuple[str, str], str] = {}
+    for run in [run for run, result in known if not result]:
+        # A file that cannot be read fails in its run, which says why.
+        with suppress(BadInput):
+            hashes = hash_client_files(run.settings)
+            now |= {(name, file): hashes[name] for name, file in list_client_files(run.settings).items()}
+    for run, result in known:
+        then = (result or {}).get("files")
+        if not isinstance(then, dict):
+            continue
+        for name, file in list_client_files(run.settings).items():
+            if now.get((name, file), then.get(name)) != then.get(name):
+                raise BadInput(f"{run.folder} was finished, the run {run.name} of this job, with another {name} = "
+                               f"{file} than the runs that are left would read now; put back what it was, remove that "
+                               "folder, or give the sweep another --out")
 
 
 def list_data_settings(run: PlannedRun) -> str:

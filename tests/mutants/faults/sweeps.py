@@ -3,6 +3,8 @@ from __future__ import annotations
 
 FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.sweeps.changed_code:refuse_changed_data", "now.get(data, then) != then", "now.get(data) is None"),
+    ("fedmpi.sweeps.changed_code:refuse_changed_files", ", then.get(name))", ")"),
+    ("fedmpi.sweeps.changed_code:refuse_changed_files", "run.settings).items()}", "run.settings).items() if False}"),
     ("fedmpi.sweeps.changed_code:list_data_settings", '["data"], run.settings.seed]',
      '["data"]["name"], run.seed, run.row]'),
     ("fedmpi.sweeps.published:list_published_rounds", "if rounds < 1", "if rounds < 0"),
