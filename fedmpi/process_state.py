@@ -43,10 +43,12 @@ AUTOCAST_DEVICES = ("cpu", "cuda")
 def set_modes_aside() -> Iterator[None]:
     """Compute as PyTorch does by default, with gradients, in float32 and on the CPU, whatever the caller has set."""
     import torch
-    casts = [torch.is_autocast_enabled(device) for device in AUTOCAST_DEVICES]
+
+    from fedmpi.torch_compat import restore_rounding
+    modes = [torch.is_autocast_enabled(device) for device in AUTOCAST_DEVICES]
     number, device = torch.get_default_dtype(), torch.get_default_device()
     # that also switches gradients on
-    with torch.inference_mode(False):
+    with torch.inference_mode(False), restore_rounding():
         try:
             torch.set_default_dtype(torch.float32)
             # to set it, though to the same, makes each of PyTorch's functions slower
@@ -56,8 +58,8 @@ def set_modes_aside() -> Iterator[None]:
                 torch.set_autocast_enabled(name, False)
             yield
         finally:
-            for name, cast in zip(AUTOCAST_DEVICES, casts, strict=True):
-                torch.set_autocast_enabled(name, cast)
+            for name, mode in zip(AUTOCAST_DEVICES, modes, strict=True):
+                torch.set_autocast_enabled(name, mode)
             torch.set_default_dtype(number)
             if device.type != "cpu":
                 torch.set_default_device(device)
@@ -70,26 +72,23 @@ def restore_torch() -> Iterator[None]:
     import torch
 
     from fedmpi.models import precision
-    from fedmpi.torch_compat import read_tf32, set_tf32
-    threads, autocasts = torch.get_num_threads(), precision.is_autocasting()
-    tf32, cudnn = read_tf32(), torch.backends.cudnn
-    chosen = cudnn.deterministic, cudnn.benchmark, torch.utils.deterministic.fill_uninitialized_memory
-    ordered = torch.get_deterministic_debug_mode()
-    on_gpu = torch.cuda.is_initialized()
-    generator, gpu_generators = torch.get_rng_state(), torch.cuda.get_rng_state_all() if on_gpu else []
-    try:
-        with set_modes_aside():
+    with set_modes_aside():
+        threads, autocasts, cudnn = torch.get_num_threads(), precision.is_autocasting(), torch.backends.cudnn
+        chosen = cudnn.deterministic, cudnn.benchmark, torch.utils.deterministic.fill_uninitialized_memory
+        ordered = torch.get_deterministic_debug_mode()
+        on_gpu = torch.cuda.is_initialized()
+        generator, gpu_generators = torch.get_rng_state(), torch.cuda.get_rng_state_all() if on_gpu else []
+        try:
             yield
-    finally:
-        torch.set_num_threads(threads)
-        precision.set_precision("bf16" if autocasts else "float32")
-        set_tf32(*tf32)
-        cudnn.deterministic, cudnn.benchmark, torch.utils.deterministic.fill_uninitialized_memory = chosen
-        # `use_deterministic_algorithms` would import PyTorch's compiler, which takes 3 seconds.
-        torch.set_deterministic_debug_mode(ordered)
-        torch.set_rng_state(generator)
-        if on_gpu:
-            torch.cuda.set_rng_state_all(gpu_generators)
+        finally:
+            torch.set_num_threads(threads)
+            precision.set_precision("bf16" if autocasts else "float32")
+            cudnn.deterministic, cudnn.benchmark, torch.utils.deterministic.fill_uninitialized_memory = chosen
+            # `use_deterministic_algorithms` would import PyTorch's compiler, which takes 3 seconds.
+            torch.set_deterministic_debug_mode(ordered)
+            torch.set_rng_state(generator)
+            if on_gpu:
+                torch.cuda.set_rng_state_all(gpu_generators)
 
 
 @contextmanager

@@ -6,13 +6,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
+from functools import partial, reduce
 from types import NoneType
+from typing import Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.utils._pytree import tree_flatten, tree_unflatten
+
+Read = TypeVar("Read")
 
 # What all BatchNorm layers derive from. If it is gone: an ImportError at the start of every run.
 BatchNorm = _BatchNorm
@@ -98,10 +101,63 @@ def read_tf32() -> tuple[bool, bool]:
     return torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
 
 
+# Where PyTorch keeps how factors of float32 are rounded, beside these switches: in `fp32_precision`, from 2.9 on. If
+# they are moved, results depend on what the caller has set there: tests/test_torch_modes.py sees it.
+CPU_ROUNDING = ("mkldnn", "mkldnn.matmul", "mkldnn.conv", "mkldnn.rnn")
+GPU_ROUNDING = ("cuda.matmul", "cudnn", "cudnn.conv", "cudnn.rnn")
+
+
 def set_tf32(products: bool, convolutions: bool) -> None:
     """Allow this rounding, or not. PyTorch is about to replace these switches by `fp32_precision`, and takes both so
-    far."""
+    far.
+
+    Factors are rounded in no other way afterwards. Without that, PyTorch would round them to 7 or 10 bits also on CPUs
+    that multiply such numbers, after torch.set_float32_matmul_precision("medium") by the caller or a module of his."""
+    for owner in list_rounding_owners():
+        if owner.fp32_precision != "none":
+            owner.fp32_precision = "ieee"
+    torch.set_float32_matmul_precision("highest")
     torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = products, convolutions
+
+
+@contextmanager
+def restore_rounding() -> Iterator[None]:
+    """Put back behind the context how factors of products were rounded before it."""
+    switches, word = read_unless_mixed(read_tf32), read_unless_mixed(torch.get_float32_matmul_precision)
+    owners = list_rounding_owners()
+    chosen = [owner.fp32_precision for owner in owners]
+    try:
+        yield
+    finally:
+        if switches:
+            torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = switches
+        # last, because the switches change it
+        if word:
+            torch.set_float32_matmul_precision(word)
+        for owner, rounding in zip(owners, chosen, strict=True):
+            owner.fp32_precision = rounding
+
+
+@runtime_checkable
+class RoundingOwner(Protocol):
+    """A part of torch.backends that says how factors of float32 are rounded: none, ieee, tf32 or bf16."""
+    fp32_precision: str
+
+
+def list_rounding_owners() -> list[RoundingOwner]:
+    """List what has an `fp32_precision`: for CPUs and, if the older switches do not say it, also for GPUs."""
+    paths = CPU_ROUNDING if read_unless_mixed(read_tf32) else (*CPU_ROUNDING, *GPU_ROUNDING)
+    found = [torch.backends, *(reduce(lambda at, name: getattr(at, name, None), path.split("."), torch.backends)
+                               for path in paths)]
+    return [owner for owner in found if isinstance(owner, RoundingOwner)]
+
+
+def read_unless_mixed(read: Callable[[], Read]) -> Read | None:
+    """Return what `read` does, None if PyTorch refuses to say it because newer switches say something else."""
+    try:
+        return read()
+    except RuntimeError:
+        return None
 
 
 def end_failed_capture(stream: torch.cuda.Stream, pool: object) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 from contextlib import contextmanager, nullcontext
+from functools import partial, reduce
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ import torch
 
 import fedmpi
 from fedmpi.process_state import restore_torch
+from fedmpi.torch_compat import read_tf32, set_tf32
+from tests import forked
 
 pytestmark = pytest.mark.slow("runs from Python")
 
@@ -31,6 +34,52 @@ MODES = {
     "float64": lambda: default(torch.set_default_dtype, torch.float64, torch.float32),
     "device": lambda: default(torch.set_default_device, "meta", None),
 }
+
+
+ROUNDING = [torch.backends, torch.backends.mkldnn, *(getattr(torch.backends.mkldnn, name, None)
+                                                     for name in ("matmul", "conv", "rnn"))]
+
+
+def list_rounding() -> list:
+    """What PyTorch says of the rounding of factors; None where it has no such place, or refuses to say it."""
+    words = []
+    for ask in (torch.get_float32_matmul_precision, read_tf32):
+        try:
+            words.append(ask())
+        except RuntimeError:
+            words.append(None)
+    return [getattr(place, "fp32_precision", None) for place in ROUNDING] + words
+
+
+def set_rounding(place: str, rounding: str) -> None:
+    """Choose how factors are rounded: by PyTorch's older word, or by its newer `fp32_precision`."""
+    if place == "word":
+        torch.set_float32_matmul_precision(rounding)
+    else:
+        reduce(getattr, place.split("."), torch).fp32_precision = rounding
+
+
+@pytest.mark.parametrize("place, rounding", [
+    ("word", "high"), ("word", "medium"), ("backends", "tf32"), ("backends.mkldnn.matmul", "bf16"),
+    ("backends.mkldnn.conv", "bf16")])
+def test_factors_are_not_rounded_and_the_choice_is_put_back(place, rounding):
+    """In a process of its own, because PyTorch does not forget that both ways were used."""
+    if place != "word" and not hasattr(torch.backends, "fp32_precision"):
+        pytest.skip("this PyTorch has no such place")
+    done = forked.call(1, partial(round_factors, place, rounding))
+    assert done.returncode == 0, done.stderr
+
+
+def round_factors(place: str, rounding: str) -> None:
+    set_rounding(place, rounding)
+    before = list_rounding()
+    with pytest.raises(ZeroDivisionError), restore_torch():
+        for switches in ((True, True), (False, False)):
+            set_tf32(*switches)
+            assert read_tf32() == switches
+        assert set(list_rounding()) <= {"none", "ieee", "highest", None, (False, False)}
+        raise ZeroDivisionError
+    assert list_rounding() == before != [None] * 5 + ["highest", (False, True)]
 
 
 def list_modes() -> list:
