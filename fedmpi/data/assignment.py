@@ -61,8 +61,10 @@ def assign_samples(pool: Dataset, data: schema.Data, seed: int) -> Assignment:
 
 
 def list_training_samples(dealt: Assignment) -> np.ndarray:
-    """Return the samples (m,) on which any client trains, new ones included, ascending; they count as in `order`."""
-    trained = np.tile([True, False, False], len(dealt.counts)).repeat(dealt.counts.ravel())
+    """Return the samples (m,) on which clients train, ascending; they count as in `order`. New clients, which are the
+    last ones, train nobody else's model: none of theirs counts."""
+    trains = np.arange(len(dealt.counts)) < len(dealt.counts) - len(dealt.new_clients)
+    trained = np.outer(trains, [True, False, False]).ravel().repeat(dealt.counts.ravel())
     return np.sort(dealt.order[trained])
 
 

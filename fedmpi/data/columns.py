@@ -12,9 +12,10 @@ from typing import Annotated, Literal
 import numpy as np
 
 from fedmpi.data import pictures, tokens
+from fedmpi.data.feature_scale import refuse_merged, remove_large_means
 from fedmpi.data.named_values import Names, refuse_no_classes
 from fedmpi.data.part_names import refuse_forgotten_parts
-from fedmpi.data.samples import Dataset, take_rows
+from fedmpi.data.samples import Dataset
 from fedmpi.data.table_blocks import (
     TableBlock,
     describe_row,
@@ -62,7 +63,7 @@ class Columns:
     test_parts: Annotated[tuple[str, ...], "names of the parts for tests; others are left out"] = ("test",)
 
     # It is raised when the same files and settings give another pool, which is another federation.
-    reader_format = 2
+    reader_format = 3
     # Whether parts have names also without a column of parts.
     names_parts = False
 
@@ -216,7 +217,10 @@ class Gatherer:
                                   for name, values in zip(self.layout, numbers, strict=True)
                                   for k in range(values.shape[1])]
             made = np.concatenate([np.empty((len(block.columns[settings.label]), 0)), *numbers], 1)[rows]
-            into.features.append(made.astype(np.float32, copy=False))
+            if not settings.standardise:
+                refuse_merged(made, self.feature_names, f"{block.path}")
+                made = made.astype(np.float32, copy=False)
+            into.features.append(made)
         self.bytes += into.features[-1].nbytes if into.features else 0
         refuse_larger(2 * self.bytes, f"{block.path}: its samples, read up to row {block.first + 1} and joined,",
                       "use fewer rows or columns")
@@ -249,6 +253,8 @@ class Gatherer:
             x = ids
         else:
             x = [self.join_features(part) for part in (train, test)]
+            if settings.standardise:
+                x = remove_large_means(*x)
             if settings.image_shape:
                 x = [shape_pixels(values, settings.image_shape, where) for values in x]
             elif not settings.image:
@@ -261,7 +267,8 @@ class Gatherer:
         return names, [place[part.join(column)] for part in self.parts.values()]
 
     def join_features(self, part: PartRows) -> np.ndarray:
-        """Return the features of a part, float32 (n, d) or uint8 pictures, categories behind the columns of numbers."""
+        """Return the features of a part, categories behind the columns of numbers: float32 (n, d), float64 if they are
+        to be standardised, or uint8 pictures."""
         shown = self.parts["train"].features[0]
         x = np.concatenate(part.features) if part.features else np.empty((0, *shown.shape[1:]), shown.dtype)
         part.features = part.features[:1]
@@ -274,19 +281,6 @@ class Gatherer:
         """List the names of the features in their order."""
         return self.feature_names + [f"{name}={value}" for name in self.settings.categories
                                      for value in self.names[name].sort()[0]]
-
-
-def standardise_features(pool: Dataset, trained: np.ndarray) -> Dataset:
-    """Bring every feature of a pool to mean 0 and standard deviation 1 over the samples `trained` (m,), which count
-    through the training part and then the test part."""
-    # Where the data say which samples are for training, no copy may change the order of the sums.
-    given = np.array_equal(trained, np.arange(len(pool.x_train)))
-    rows = pool.x_train if given else take_rows(pool.x_train, pool.x_test, trained)
-    mean, deviation = rows.mean(0, dtype=np.float64), rows.std(0, dtype=np.float64)
-    deviation[deviation == 0] = 1
-    with np.errstate(over="ignore"):
-        train, test = (((x - mean) / deviation).astype(np.float32) for x in (pool.x_train, pool.x_test))
-    return pool._replace(x_train=train, x_test=test)
 
 
 def shape_pixels(x: np.ndarray, shape: tuple[int, ...], where: str) -> np.ndarray:

@@ -34,7 +34,8 @@ from fedmpi.config import schema
 from fedmpi.data import sources
 from fedmpi.data.abandoned import read_machine_code, remove_abandoned
 from fedmpi.data.assignment import Assignment, assign_samples, list_training_samples
-from fedmpi.data.columns import Columns, standardise_features
+from fedmpi.data.columns import Columns
+from fedmpi.data.feature_scale import standardise_features
 from fedmpi.data.first_format import FirstFormat, compute_fingerprint
 from fedmpi.data.samples import (
     TARGET_BINS,
