@@ -165,3 +165,13 @@ def test_the_server_waits_for_a_client_that_comes_later(bench, tmp_path):
 def test_a_method_of_ones_own_can_be_rehearsed_with_sampling_by_loss(bench):
     assert bench.lead("own", "method=tests.faulty:Wild", "train.sampling=loss", "rounds=1") == 0
     assert bench.metrics("own")[0]["candidates"] == 9
+
+
+def test_who_tells_its_loss_has_computed_it(bench):
+    """All nine are candidates, so that the same take part. A pass over samples costs a third of training on them."""
+    words = ["method=fedavg", "edge={}", "train.participation=1", "train.steps=null", "train.epochs=1", "rounds=1"]
+    for how in ("uniform", "loss"):
+        assert bench.lead(f"told-{how}", *words, f"train.sampling={how}") == 0
+    plain, told = (bench.metrics(f"told-{how}")[0] for how in ("uniform", "loss"))
+    for name in ("T_comp", "E_comp"):
+        assert told[name] == pytest.approx(plain[name] * 4 / 3)

@@ -40,16 +40,18 @@ class RoundWork(NamedTuple):
     passed: int
     # of each part of the training, one after another
     steps: tuple[int, ...] = ()
+    # batches that only went forward; the last one of a pass may be short
+    batches: int = 0
 
 
 @dataclass(frozen=True)
 class DryRunData(LoopData):
     """Data of `count` samples, of which only a blank one is read.
 
-    `spent` counts the samples that would be trained on and those that would only be passed forward, see RoundWork;
-    `made` counts the steps by kind."""
+    `spent` counts the samples that would be trained on, those that would only be passed forward, and the batches of the
+    latter, see RoundWork; `made` counts the steps by kind."""
     count: int = 1
-    spent: list[int] = field(default_factory=lambda: [0, 0])
+    spent: list[int] = field(default_factory=lambda: [0, 0, 0])
     made: Counter[str] = field(default_factory=Counter)
     # of each training, in the order in which they were made
     parts: list[int] = field(default_factory=list)
@@ -94,8 +96,13 @@ class DryRunData(LoopData):
         found = step(state, batch, *(batch for _ in streams))
         return (state[0], *found[1:]) if optimize else found
 
+    def count_pass(self, samples: int, batches: int) -> None:
+        """Count samples, in so many batches, that are passed forward alone."""
+        self.spent[1] += samples
+        self.spent[2] += batches
+
     def _forward(self, net: NetOrOutputs, w: Tensor) -> Tensor:
-        self.spent[1] += self.n
+        self.count_pass(self.n, batch_plan.count_batches(self.n, self.local.batch, False))
         if not isinstance(net, Net):
             return super()._forward(net, w)
         # Only the shape of the outputs matters, so one pass serves clients of all sizes and all rounds.
@@ -124,7 +131,7 @@ class DryBatch(NamedTuple):
     @torch.no_grad()
     def mean(self, outputs: Callable[..., Tensor], w: Tensor, *args: Tensor) -> Tensor:
         """Count the samples that a training passes forward, and return the outputs of the blank one."""
-        self.data.spent[1] += self.data.count_samples()
+        self.data.count_pass(self.data.count_samples(), self.data.steps)
         return outputs(w, as_input(self.data.x), self.data.y, *args).mean(0)
 
 
@@ -146,7 +153,8 @@ def count_round_work(method: Method, shared: State, mine: State, blank: Tensor, 
                      local: LocalTraining) -> RoundWork:
     """Return what a round of a client with n samples computes."""
     data = dry_run(method.client, method, shared, mine, blank, n, local)
-    return RoundWork(data.spent[0], data.spent[1], tuple(data.parts))
+    trained, passed, batches = data.spent
+    return RoundWork(trained, passed, tuple(data.parts), batches)
 
 
 def count_steps_by_kind(method: Method, shared: State, mine: State, blank: Tensor, n: int,

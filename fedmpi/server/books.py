@@ -108,7 +108,7 @@ class Books:
         if self.method.idles:
             # They receive the server's state, too.
             facts["mib_idle"] = (len(self.federation.sizes) - len(asked.ids)) * down / MIB
-        return facts | missing | self._edge_costs(asked, moved, attending.made if attending else 1.) | {
+        return facts | missing | self._edge_costs(asked, moved, attending) | {
             "participants": len(asked.ids), "mib_per_client_round": float(moved.mean()) / MIB if len(moved) else 0.}
 
     def describe_time(self, attending: Turnout) -> JsonObject:
@@ -119,12 +119,14 @@ class Books:
         return {**attending.facts, "simulated_seconds_round": attending.seconds,
                 "simulated_seconds": self.state.simulated_seconds}
 
-    def _edge_costs(self, who: Participants, nbytes: np.ndarray, made: np.ndarray | float) -> JsonObject:
+    def _edge_costs(self, who: Participants, nbytes: np.ndarray, attending: Turnout | None) -> JsonObject:
         """Return the mean time and energy of a participant's round at the edge; {} without `edge`.
 
         Args:
-            made: which part of its steps each participant makes."""
-        spent = self.edge.compute_cost(who, nbytes, made)
+            attending: which part of its steps each participant makes, and whether losses were compared; None: all of
+                them, and they were not."""
+        made, told = (attending.made, "candidates" in attending.facts) if attending else (1., False)
+        spent = self.edge.compute_cost(who, nbytes, made, told)
         self.columns |= {name: self._column(who.ids, values) for name, values in spent.items()}
         return {name: float(values.mean()) if len(values) else 0. for name, values in spent.items()}
 

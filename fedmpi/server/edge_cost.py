@@ -9,13 +9,15 @@ import numpy as np
 from fedmpi.config.schema import Config
 from fedmpi.data.federation import Federation
 from fedmpi.edge import Edge
-from fedmpi.engines.batch_plan import LocalTraining, get_local_training
+from fedmpi.engines.batch_plan import LocalTraining, count_batches, get_local_training
 from fedmpi.engines.dry_run import RoundWork, count_round_work, dry_run
 from fedmpi.method import Method, Participants, State
 from fedmpi.models.build import make_blank_samples
 
 # Number of the stage in which the round before the first one lies.
 WARM_UP_STAGE = -1
+# In the place of a stage: what it takes to tell the loss by which participants are chosen.
+LOSS_STAGE = -2
 
 
 @dataclass
@@ -40,18 +42,21 @@ class EdgeLedger:
         """Return the ledger of a run; without `edge` its costs are {}."""
         return cls(config.edge, method, federation, get_local_training(config, 0), config.rounds)
 
-    def compute_cost(self, who: Participants, nbytes: np.ndarray | int, made: np.ndarray | float = 1.
-              ) -> dict[str, np.ndarray]:
+    def compute_cost(self, who: Participants, nbytes: np.ndarray | int, made: np.ndarray | float = 1.,
+                     told_losses: bool = False) -> dict[str, np.ndarray]:
         """Return seconds and joules of each participant by name, (n,) each; {} without `edge`.
 
         Args:
             nbytes: bytes that each participant sends and receives.
-            made: which part of its steps each makes."""
+            made: which part of its steps each makes.
+            told_losses: they were chosen by their losses, which each computed before."""
         if self.edge is None:
             return {}
         works = self.list_works(who)
         trained = made * np.array([work.trained for work in works])
-        return self.edge.compute_cost(trained, [work.passed for work in works], nbytes)
+        passed = [work.passed + (self.count_loss_work(int(n)).passed if told_losses else 0)
+                  for work, n in zip(works, who.sizes, strict=True)]
+        return self.edge.compute_cost(trained, passed, nbytes)
 
     def list_works(self, who: Participants) -> list[RoundWork]:
         """Return what the round of each participant would compute, (n,)."""
@@ -82,12 +87,15 @@ class EdgeLedger:
     def count_loss_work(self, n: int) -> RoundWork:
         """Return what it takes a client with n samples to tell its loss: forward passes, for the weights that it is
         judged by (before they are adapted) and over them."""
-        shared, mine = self.make_first_states()
-        passed = n
-        if self.method.unadapted(shared, mine) is None:
-            sample = make_blank_samples(self.federation.shape, self.federation.dtype)
-            passed += dry_run(self.method.personal, self.method, shared, mine, sample, n, self.local).spent[1]
-        return RoundWork(0, passed)
+        if (LOSS_STAGE, n) not in self.known:
+            shared, mine = self.make_first_states()
+            passed, batches = n, count_batches(n, self.local.batch, False)
+            if self.method.unadapted(shared, mine) is None:
+                sample = make_blank_samples(self.federation.shape, self.federation.dtype)
+                judged = dry_run(self.method.personal, self.method, shared, mine, sample, n, self.local).spent
+                passed, batches = passed + judged[1], batches + judged[2]
+            self.known[LOSS_STAGE, n] = RoundWork(0, passed, (), batches)
+        return self.known[LOSS_STAGE, n]
 
     def make_first_states(self) -> tuple[State, State]:
         """Return the first Shared and Mine. They may be large, so they are not kept."""

@@ -97,13 +97,14 @@ class SimulatedTime:
         Args:
             works: what each of them computes.
             nbytes: bytes that it receives and sends."""
-        n, edge, batch = len(self.federation.sizes), self.config.edge, self.config.train.batch
+        n, edge = len(self.federation.sizes), self.config.edge
         slower = self.stragglers.draw_jitter(n, self.config.seed, who.round)[who.ids]
-        trained, passed = (np.array([getattr(work, name) for work in works], float) for name in ("trained", "passed"))
+        trained, passed, batches = (np.array([getattr(work, name) for work in works], float)
+                                    for name in ("trained", "passed", "batches"))
         parts = [work.steps for work in works]
         if self.step_seconds is not None:
             step = self.step_seconds[who.ids] * slower
-            passes = step * FORWARD_SHARE * np.ceil(passed / batch)
+            passes = step * FORWARD_SHARE * batches
         else:
             assert edge is not None
             sample = edge.cycles / edge.frequency * self.factors[who.ids] * slower

@@ -120,6 +120,10 @@ def test_accuracy_by_what_it_cost(results):
     assert axes.get_xlabel() == "time in rounds (s)"
     assert_allclose(accuracy.sum_moved_mib(made.LINES[3]), [1, 2.5, 4.5])
     assert_allclose(accuracy.sum_moved_mib(made.LINES[4]), [4, 6])
+    # A warm-up has a line of its own, and LCFed's matrix goes to each client once.
+    lines = [{"round": t, "mib_per_client_round": 1., "participants": 2, "bytes_once": 2 ** 20,
+              "cluster_sizes_all": sizes} for t, sizes in ((0, [2, 0]), (2, [2, 1]), (3, [1, 2]))]
+    assert_allclose(accuracy.sum_moved_mib(lines), [2 + 2, 2 + 4 + 3, 2 + 4 + 2 + 3])
 
 
 def test_boxes_are_of_all_seeds_last_round_in_percent(results):

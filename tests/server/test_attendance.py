@@ -165,7 +165,7 @@ def clock(works, **sections):
     return made, Participants(np.arange(4), federation.sizes, 0, 0)
 
 
-WORKS = [RoundWork(10 * s, 5 * s, (s,)) for s in (1, 2, 3, 4)]
+WORKS = [RoundWork(10 * s, 5 * s, (s,), (s + 1) // 2) for s in (1, 2, 3, 4)]
 
 
 def test_the_time_of_a_round_by_hand():
@@ -179,7 +179,8 @@ def test_the_time_of_a_round_by_hand():
     assert waited.in_time.all() and waited.seconds == pytest.approx(1 + 2 / 3 + 4)
     leaving = made.time_round(who, 100, np.array([2., 9, 9, 9]))
     assert leaving.in_time.tolist() == [False, True, False, False] and leaving.ends[0] == 2.
-    assert made.time_candidates(who, [RoundWork(0, n) for n in (10, 20, 30, 35)], 50).max() == pytest.approx(.5 + 4 / 3)
+    works = [RoundWork(0, 10 * n, (), n) for n in (1, 2, 3, 4)]
+    assert made.time_candidates(who, works, 50).max() == pytest.approx(.5 + 4 / 3)
 
 
 def test_partial_work_is_what_fits():
@@ -216,7 +217,7 @@ def test_those_whose_losses_were_compared_have_received_the_model(how, choosing,
     settings = resolve({"train": {"sampling": how, "participation": .25, "candidates": 3 if choosing else None},
                         "stragglers": {"step_seconds": 1.}, "edge": {"bandwidth": 800.}})
     ledger = SimpleNamespace(list_works=lambda who: [RoundWork(10, 0, (1,))] * len(who.ids),
-                             count_loss_work=lambda n: RoundWork(0, 10))
+                             count_loss_work=lambda n: RoundWork(0, 10, (), 1))
     attendance = Attendance(settings, None, SimpleNamespace(sizes=np.full(4, 10)), ledger)
     found = attendance.attend(0, 0., (96, 200), lambda ids: -ids.astype(float))
     assert len(found.asked.ids) == 1 and found.seconds == pytest.approx(choosing + 1 + nbytes / 100)
@@ -230,7 +231,7 @@ def test_candidates_that_leave_before_they_told_their_loss(tmp_path):
                         "stragglers": {"step_seconds": 3.},
                         "availability": {"file": str(tmp_path / "a.csv"), "unit": "seconds"}})
     ledger = SimpleNamespace(list_works=lambda who: [RoundWork(10, 0, (1,))] * len(who.ids),
-                             count_loss_work=lambda n: RoundWork(0, 10))
+                             count_loss_work=lambda n: RoundWork(0, 10, (), 1))
     attendance = Attendance(settings, None, SimpleNamespace(sizes=np.full(4, 10)), ledger)
     found = attendance.attend(0, 0., (96, 200), lambda ids: -ids.astype(float))
     # the server waits for client 1, whose training ends as it leaves

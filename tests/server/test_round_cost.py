@@ -12,7 +12,7 @@ from fedmpi.comm.transport import Solo
 from fedmpi.config.schema import resolve
 from fedmpi.edge import Edge
 from fedmpi.engines.batch_plan import LocalTraining
-from fedmpi.engines.dry_run import DryRunData, count_round_work
+from fedmpi.engines.dry_run import DryRunData, RoundWork, count_round_work
 from fedmpi.errors import BadInput
 from fedmpi.method import Participants
 from fedmpi.models.build import build_model, make_blank_samples
@@ -78,7 +78,7 @@ def test_the_samples_of_local_training(mlp, n, settings, samples):
     once = method("local", mlp)
     work = count_round_work(once, *once.init(1), make_blank_samples((64,), "float32"), n, local(**settings))
     steps = settings.get("steps") or 2 * (max(1, n // 10) if settings.get("drop_last") else -(-n // 10))
-    assert work == (samples, 0, (steps,))
+    assert work == (samples, 0, (steps,), 0)
 
 
 @pytest.mark.parametrize("name, settings, trained, passed", [
@@ -87,7 +87,7 @@ def test_the_samples_of_local_training(mlp, n, settings, samples):
 def test_the_work_of_a_method_is_what_its_client_asks_for(mlp, name, settings, trained, passed):
     of = method(name, mlp, **settings)
     work = count_round_work(of, *of.init(8), make_blank_samples((64,), "float32"), 20, local())
-    assert work[:2] == (trained, passed) and sum(work.steps) == trained / 10
+    assert work[:2] == (trained, passed) and sum(work.steps) == trained / 10 and work.batches == passed / 10
 
 
 def test_a_blank_sample_goes_forward_once_for_clients_of_all_sizes():
@@ -96,9 +96,11 @@ def test_a_blank_sample_goes_forward_once_for_clients_of_all_sizes():
     passes = []
     of.model.module.register_forward_hook(lambda *_: passes.append(1))
     shared, mine = of.init(8)
-    passed = [count_round_work(of, shared, mine, make_blank_samples((32, 32, 3), "uint8"), n, local()).passed
-              for n in (20, 40)]
-    assert passed == [3 * 20, 3 * 40] and len(passes) == 1
+    works = [count_round_work(of, shared, mine, make_blank_samples((32, 32, 3), "uint8"), n, local())
+             for n in (20, 40, 12)]
+    assert [work.passed for work in works] == [3 * 20, 3 * 40, 3 * 12] and len(passes) == 1
+    # Each pass over 12 samples takes a short batch.
+    assert [work.batches for work in works] == [3 * 2, 3 * 4, 3 * 2]
 
 
 def test_the_tally_knows_every_verb(mlp):
@@ -112,10 +114,30 @@ def test_the_tally_knows_every_verb(mlp):
                 make_blank_samples((64,), "float32"), torch.zeros(1, dtype=torch.int64), 3, local(), count=n
             )
             verb(mlp, shared, mine, data)
-            spent.append(np.array(data.spent))
+            spent.append(np.array(data.spent[:2]))
         # passes_steps takes a fixed number of steps.
         twice = 1 if verb.__name__ == "passes_steps" else 2
         np.testing.assert_array_equal(twice * spent[0], spent[1], verb.__name__)
+
+
+def test_passes_over_the_batches_of_a_training_are_as_many(mlp):
+    data = DryRunData(make_blank_samples((64,), "float32"), torch.zeros(1, dtype=torch.int64), 3, local(), count=25)
+
+    def step(state, batch):
+        return state[0] + 0 * batch.mean(lambda w, x, y: x, state[0]).sum(),
+    data.scan(step, (mlp.start,))
+    assert data.spent == [0, 50, 6]
+
+
+def test_who_told_its_loss_has_computed_it(mlp):
+    """FedAvg is judged by the server's model; FedBABU adapts it for that, and tells the loss before."""
+    federation, who = SimpleNamespace(sizes=np.full(4, 12), shape=(64,), dtype="float32"), Participants(
+        np.arange(2), np.full(2, 12), 0, 0)
+    for name in ("fedavg", "fedbabu", "ditto"):
+        ledger = EdgeLedger(Edge(cycles=3., frequency=1.), method(name, mlp), federation, local(), rounds=6)
+        alone, told = (ledger.compute_cost(who, 0, told_losses=told)["T_comp"] for told in (False, True))
+        np.testing.assert_allclose(told - alone, [12, 12])
+        assert ledger.count_loss_work(12) == RoundWork(0, 12, (), 2)
 
 
 def test_bad_edges():

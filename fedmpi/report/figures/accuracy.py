@@ -12,6 +12,7 @@ from fedmpi.report.figures.registry import figure_of_column
 from fedmpi.report.results import ReportRun, Results
 from fedmpi.storage.run_status import list_evaluated, list_numbers
 from fedmpi.task import CLASSIFICATION, REGRESSION, Task, find_task
+from fedmpi.text import MIB
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -79,10 +80,14 @@ def find_scale(task: Task) -> int:
 def sum_moved_mib(lines: list[JsonObject]) -> np.ndarray:
     """Return the MiB that all clients moved up to each round. A round without a line counts like the next one."""
     rounds = np.diff([line["round"] for line in lines], prepend=0)
+    # A warm-up before the first round has a line of its own, that of round 0.
+    rounds[:1] = np.maximum(rounds[:1], 1)
     moved = np.multiply(list_numbers(lines, "mib_per_client_round"), list_numbers(lines, "participants"))
     # What others move than participants, if they move something
     moved += sum(np.nan_to_num(list_numbers(lines, key)) for key in ("mib_candidates", "mib_idle"))
-    return np.cumsum(rounds * moved)
+    # LCFed's matrix goes once to each client, which has a cluster from then on
+    reached = [sum(line.get("cluster_sizes_all") or []) for line in lines]
+    return np.cumsum(rounds * moved) + np.nan_to_num(list_numbers(lines, "bytes_once")) * reached / MIB
 
 
 def draw_against(results: Results, column: str, label: str, across: Across) -> Figure | None:

@@ -6,6 +6,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.engines.coupling:ProbedBatch.__call__", "net if isinstance(net, Net) else",
      "net if True else"),
     ("fedmpi.engines.coupling:find_coupling", "or not is_same_alone(lambda", "or is_same_alone(lambda"),
+    ("fedmpi.engines.dry_run:DryBatch.mean", "self.data.steps)", "1)"),
     ("fedmpi.engines.engine_choice:time_engines", "            spent[i] = np.inf\n            continue",
      "            pass"),
     ("fedmpi.engines.trained_statistics:find_trained_net", "(model, model.base, model.head)", "(model,)"),

@@ -32,6 +32,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.report.figures.accuracy:draw_accuracy_by_client", "scale * values", "values"),
     ("fedmpi.report.figures.accuracy:draw_against", "accuracies.std(0, ddof=1)", "accuracies.std(0)"),
     ("fedmpi.report.figures.accuracy:sum_moved_mib", "prepend=0", "prepend=1"),
+    ("fedmpi.report.figures.accuracy:sum_moved_mib", "np.maximum(rounds[:1], 1)", "rounds[:1]"),
     ("fedmpi.report.results:ReportRun.last_measures", "np.array(rounds[-1], float)", "np.array(rounds[0], float)"),
     ("fedmpi.report.results:ReportRun.last_measures", "len(values), self.seed)] = np.nan", "len(values), 0)] = np.nan"),
     ("fedmpi.report.figures.accuracy:find_scale", "100 if", "1 if"),

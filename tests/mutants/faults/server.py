@@ -130,6 +130,8 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.server.availability:AvailableTimes._measure_left", "(self.end - phase > rounding)",
      "(self.end - phase >= -rounding)"),
     ("fedmpi.server.availability:measure_rounding", "8 * np.spacing(now)", "0 * np.spacing(now)"),
+    ("fedmpi.server.edge_cost:EdgeLedger.compute_cost", "if told_losses else 0", "if False else 0"),
+    (BOOKS + "_edge_costs", '"candidates" in attending.facts', "False"),
     ("fedmpi.server.attendance:Attendance._time_choice", "np.minimum(seconds, until[ids])", "seconds"),
     ("fedmpi.server.simulated_time:SimulatedTime.time_round", "allowed[i] - cost.transfer[i]", "allowed[i]"),
     ("fedmpi.server.simulated_time:fit_portion", "<= budget", "< budget"),
