@@ -34,9 +34,9 @@ def refuse_merged(x: np.ndarray, names: list[str], where: str) -> None:
 def remove_large_means(train: np.ndarray, test: np.ndarray) -> list[np.ndarray]:
     """Return features of both parts, (n, d) float64, in single precision, to be standardised. Where the mean is far
     larger than the deviation the first value is subtracted before, which standardising takes out anyway."""
-    mean, deviation = train.mean(0), train.std(0)
-    offset = np.where((deviation > 0) & (np.abs(mean) > LARGE_MEAN * deviation), train[0], 0)
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean, deviation = train.mean(0), train.std(0)
+        offset = np.where((deviation > 0) & (np.abs(mean) > LARGE_MEAN * deviation), train[0], 0)
         return [(x - offset).astype(np.float32) for x in (train, test)]
 
 

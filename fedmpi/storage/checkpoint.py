@@ -32,6 +32,7 @@ from fedmpi.errors import BadInput
 from fedmpi.json_values import Json, JsonObject, flatten_settings
 from fedmpi.storage.atomic import atomic, report_failed_writes
 from fedmpi.storage.older_versions import add_missing_settings, refuse_changed_method
+from fedmpi.storage.run_status import is_evaluated
 from fedmpi.storage.seal import DamagedFile, open_regular, read_seal, refuse_damage, report_faulty_disk
 from fedmpi.storage.sealed import READ_BACK_BYTES, RowsSpec, SealedFile, require_numeric, write_sealed
 
@@ -258,7 +259,8 @@ def warn_of_other_settings(snapshot: Snapshot, config: JsonObject) -> list[str]:
     warnings = [f"{key} is {then.get(key)} in the checkpoint and {now[key]} now: the last bits may differ, and with "
                 "them the digest" for key in ROUNDING_FIELDS if then.get(key) != now[key]]
     idle = [key for key, value in now.items() if is_among(key, ["evaluate"]) and then.get(key, value) != value]
-    if idle and snapshot.round == config["rounds"]:
+    # a last round that was not evaluated is evaluated now
+    if idle and snapshot.round == config["rounds"] and any(map(is_evaluated, snapshot.metrics[-1:])):
         warnings.append(f"the checkpoint is of round {snapshot.round}, the last one: nothing is measured any more, so "
                         f"{', '.join(idle)} cannot act; raise rounds, or start a new run with another --out")
     return warnings

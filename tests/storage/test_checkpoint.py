@@ -277,6 +277,8 @@ def test_settings_that_may_change_the_last_bits_or_cannot_act_are_warned_of():
     (said,) = warn_of_other_settings(then, known | {"threads": 2})
     assert said.startswith("threads is 1 in the checkpoint and 2 now") and warn_of_other_settings(then, known) == []
     last = {"evaluate": {"measures": ["auc"]}, "rounds": then.round}
+    assert not warn_of_other_settings(then, known | last)       # the last round is evaluated now
+    then = replace(then, metrics=[{"round": 12, "accuracy_mean": .5}])
     (said,) = warn_of_other_settings(then, known | last)
     assert "the last one: nothing is measured any more, so evaluate.measures cannot act; raise rounds" in said
     assert not warn_of_other_settings(then, known | last | {"rounds": then.round + 1})
