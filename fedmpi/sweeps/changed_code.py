@@ -5,36 +5,41 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
+from typing import TypeAlias
 
 from fedmpi.config.own_parts import fingerprint_code
 from fedmpi.config.schema import to_plain
 from fedmpi.data.federation import Federation, prepare_federation
 from fedmpi.errors import BadInput
+from fedmpi.json_values import JsonObject
 from fedmpi.own_code.changes import list_changes, refuse_changes
 from fedmpi.server.client_files import hash_client_files, list_client_files
 from fedmpi.sweeps.job import PlannedRun
+
+# A run, and what is in its result.json; None: it is not finished.
+RunResult: TypeAlias = tuple[PlannedRun, JsonObject | None]
 
 
 def mark_runs(runs: list[PlannedRun], accept: bool) -> list[PlannedRun]:
     """Return the runs with the user's word on changed code, which those that are not finished are started with.
 
     Raises BadInput if a finished run was made with other code, and that is not accepted."""
-    for run in [] if accept else runs:
-        result = run.outcome().result
+    known = [(run, run.outcome().result) for run in runs]
+    for run, result in [] if accept else known:
         if result and isinstance(result.get("own_code"), dict):
             changes = list_changes(result["own_code"], fingerprint_code(run.settings), result["rounds"])
             refuse_changes(changes, f"{run.folder} was finished, the run {run.name} of this job",
                            "put back what it was, remove that folder, give the sweep another --out, or accept the "
                            "change by --accept-changed-code")
-    refuse_changed_data(runs)
-    refuse_changed_files(runs)
+    refuse_changed_data(known)
+    refuse_changed_files(known)
     return [run._replace(accept_changed_code=accept) for run in runs]
 
 
-def refuse_changed_data(runs: list[PlannedRun]) -> None:
+def refuse_changed_data(outcomes: list[RunResult]) -> None:
     """Raise BadInput if a finished run had other samples than a run of the same data settings and seed that is still to
     be made would get now, as after a file of data was replaced. The data are prepared here if they are not yet."""
-    known = [(run, run.outcome().result, list_data_settings(run)) for run in runs]
+    known = [(run, result, list_data_settings(run)) for run, result in outcomes]
     left = {data: run for run, result, data in known if not result}
     now: dict[str, str] = {}
     for run, result, data in known:
@@ -51,10 +56,9 @@ def refuse_changed_data(runs: list[PlannedRun]) -> None:
                            "put back what it was, remove that folder, or give the sweep another --out")
 
 
-def refuse_changed_files(runs: list[PlannedRun]) -> None:
+def refuse_changed_files(known: list[RunResult]) -> None:
     """Raise BadInput if a finished run had another file of who takes part than runs that are still to be made would
     read now."""
-    known = [(run, run.outcome().result) for run in runs]
     now: dict[tuple[str, str], str] = {}
     for run in [run for run, result in known if not result]:
         # A file that cannot be read fails in its run, which says why.
