@@ -45,7 +45,7 @@ from fedmpi.server import selection
 from fedmpi.server.attendance import Attendance, check_attendance
 from fedmpi.storage import checkpoint
 from fedmpi.storage.folder import RunFolder
-from fedmpi.storage.folder_choice import NEWEST_CHECKPOINT, claim_folder, pick_folder
+from fedmpi.storage.folder_choice import NEWEST_CHECKPOINT, claim_folder, find_resume_checkpoint, pick_folder
 from fedmpi.storage.no_checkpoint import refuse_lost_rounds
 
 # name of the runs of a configuration that is no file
@@ -64,6 +64,8 @@ class Decision:
     # the checkpoint to continue from, and what it holds
     resume: Path | None
     snapshot: checkpoint.Snapshot | None
+    # whether the user wants to continue from the newest checkpoint, if there is one
+    wants_newest: bool
     warnings: list[str]
     # what every rank is told
     start: JsonObject
@@ -124,8 +126,8 @@ def decide(config_path: str | Path | Mapping[str, object], overrides: Sequence[s
         warnings.append(folder.taken_over)
     start = {"version": __version__, "config": plain, "federation": str(federation.path),
              "fingerprint": federation.fingerprint, "own_code": own_code}
-    return Decision(config, federation, method, taking_part, folder, path, snapshot, warnings, start, own_code,
-                    accepted)
+    return Decision(config, federation, method, taking_part, folder, path, snapshot, resume == NEWEST_CHECKPOINT,
+                    warnings, start, own_code, accepted)
 
 
 def accept_code(snapshot: checkpoint.Snapshot, now: Fingerprint, accept: bool) -> tuple[list[CodeChange], list[str]]:
@@ -163,23 +165,6 @@ def log_early_cause(out: Path, error: FaultyCode) -> BadInput:
         finally:
             folder.withdraw()
     return error
-
-
-def find_resume_checkpoint(folder: RunFolder, resume: str | None) -> tuple[Path | None, list[str]]:
-    """Return the checkpoint to continue from, and what to tell the user of those that were refused."""
-    if resume is None:
-        return None, []
-    if resume != NEWEST_CHECKPOINT:
-        path = Path(resume)
-        if path.is_dir():
-            raise BadInput(f"--resume {resume} is a folder: give a checkpoint file, or --out {resume} --resume auto")
-        return path, []
-    newest, refused = checkpoint.find_newest(folder.checkpoints)
-    warnings = [f"refused {why}" if str(bad) in why else f"refused {bad}: {why}" for bad, why in refused]
-    if refused and newest is None:
-        raise BadInput("\n".join(warnings) + f"\nno checkpoint in {folder.checkpoints} can be used; start a new run "
-                       "with another --out")
-    return newest, warnings
 
 
 @dataclass

@@ -62,6 +62,8 @@ def prepare_run(parts: Parts, decision: Decision, progress: Progress, stop: Call
         run.books.edge.skipped = state.count_skipped_rounds()
         progress.say(f"continuing after round {state.round} from {decision.resume}")
         decision.warnings += checkpoint.warn_of_another_gpu(decision.snapshot, run.books.gpus)
+    elif decision.wants_newest:
+        progress.say(f"no checkpoint in {folder.path} yet: starting with round 1")
     folder.remove_result()
     folder.store_config(to_plain(parts.config))
     choose_engine(run, decision.snapshot)

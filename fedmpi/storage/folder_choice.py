@@ -1,10 +1,13 @@
-"""Which run folder a start takes: the one that the user names, that of the checkpoint to continue, or a new one."""
+"""Which run folder a start takes, the one that the user names, that of the checkpoint to continue, or a new one, and
+from which of its checkpoints it continues."""
 from __future__ import annotations
 
 import itertools
 import os
 from pathlib import Path
 
+from fedmpi.errors import BadInput
+from fedmpi.storage import checkpoint
 from fedmpi.storage.folder import RunFolder, choose_folder, holds_run
 from fedmpi.storage.run_status import holds_checkpoint
 
@@ -66,3 +69,20 @@ def continues_run(path: Path, resume: str | None) -> bool:
     if not (holds_checkpoint(path) or os.path.lexists(path / "result.json")):
         return True
     return os.path.realpath(Path(resume).parent) == os.path.realpath(path / "checkpoints")
+
+
+def find_resume_checkpoint(folder: RunFolder, resume: str | None) -> tuple[Path | None, list[str]]:
+    """Return the checkpoint to continue from, and what to tell the user of those that were refused."""
+    if resume is None:
+        return None, []
+    if resume != NEWEST_CHECKPOINT:
+        path = Path(resume)
+        if path.is_dir():
+            raise BadInput(f"--resume {resume} is a folder: give a checkpoint file, or --out {resume} --resume auto")
+        return path, []
+    newest, refused = checkpoint.find_newest(folder.checkpoints)
+    warnings = [f"refused {why}" if str(bad) in why else f"refused {bad}: {why}" for bad, why in refused]
+    if refused and newest is None:
+        raise BadInput("\n".join(warnings) + f"\nno checkpoint in {folder.checkpoints} can be used; start a new run "
+                       "with another --out")
+    return newest, warnings

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from fedmpi import __version__
-from fedmpi.assembly import find_resume_checkpoint
 from fedmpi.comm.heartbeat import Heartbeat
 from fedmpi.methods.ifca_cam import IFCACAM
 from fedmpi.preparation import announce_run, format_time
@@ -19,6 +18,7 @@ from fedmpi.server.run_state import RunState
 from fedmpi.session import conclude
 from fedmpi.slurm.deadline import Deadline
 from fedmpi.storage import checkpoint
+from fedmpi.storage.folder_choice import find_resume_checkpoint
 
 
 class Said:

@@ -86,6 +86,18 @@ def test_a_start_from_another_runs_checkpoint_that_was_killed_early_is_repeated(
     assert "continuing after round 2" in Path("new/log.txt").read_text()
 
 
+@pytest.mark.parametrize("resume, said", [("auto", True), (None, False)])
+def test_a_run_that_finds_nothing_to_continue_says_so(start, resume, said):
+    """A misspelt --out would else train from the beginning without a word."""
+    assert start(out="runs/c-0O1", resume=resume) == 0
+    line = "no checkpoint in runs/c-0O1 yet: starting with round 1"
+    assert (line in Path("runs/c-0O1/log.txt").read_text()) is said
+    if said:
+        assert start("rounds=5", out="runs/c-0O1", resume=resume) == 0
+        log = Path("runs/c-0O1/log.txt").read_text()
+        assert log.count(line) == 1 and "continuing after round" in log
+
+
 def test_a_checkpoint_that_the_code_cannot_continue_leaves_the_result(start, bench, monkeypatch):
     """The state of the server has got another field since, say, and the change was accepted."""
     def refuse(path, *_):

@@ -68,4 +68,6 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.storage.folder:RunFolder.append_metrics", "        self.behind = True\n", ""),
     ("fedmpi.storage.run_status:read_outcome", "not in (FINISHED, SAVED)", "not in (FINISHED,)"),
     ("fedmpi.storage.run_status:read_outcome", 'result["rounds"] < rounds', 'result["rounds"] <= rounds'),
-    ("fedmpi.storage.run_status:read_job_log", "starts[-1] if starts", "starts[0] if starts")]
+    ("fedmpi.storage.run_status:read_job_log", "starts[-1] if starts", "starts[0] if starts"),
+    ("fedmpi.storage.folder_choice:find_resume_checkpoint", "if refused and newest is None", "if refused"),
+    ("fedmpi.storage.folder_choice:find_resume_checkpoint", "path.is_dir()", "path.is_file()")]
