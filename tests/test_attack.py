@@ -43,6 +43,14 @@ def test_accuracies_are_those_of_honest_clients(bench, capsys):
     assert table[~table["attacker"]]["accuracy"].mean() == pytest.approx(honest)
 
 
+def test_means_of_what_a_method_tells_are_those_of_honest_clients(bench):
+    words = ("method={name: fedcps, k: 2, layers: 1}", ATTACK, "rounds=3", "train.participation=1")
+    assert bench.lead("pulls", *words) == 0
+    run = fedmpi.load_result(bench.out("pulls"))
+    table, told = run.clients(), run.metrics["lam_mean"].iloc[-1]
+    assert told == pytest.approx(table[~table["attacker"]]["lam"].mean()) != pytest.approx(table["lam"].mean())
+
+
 def test_the_only_client_cannot_attack(bench, capsys):
     assert bench.lead("alone", "method=fedavg", "data={clients: 1, partition: iid}", ATTACK) == 2
     assert "attack.kind = sign_flip: of data.clients = 1 none is left to be honest" in capsys.readouterr().err

@@ -97,7 +97,7 @@ class Books:
         facts: JsonObject = dict(who.facts)
         if "clusters" in facts:
             facts |= state.groups.update(who.ids, np.asarray(facts.pop("clusters")), facts.pop("k"))
-        facts |= state.groups.summarise(who.ids, who.each)
+        facts |= state.groups.summarise(who.ids, who.each, self.honest)
         in_time = attending.in_time if attending else asked
         missing, text = self.config.faults.describe_lost_clients(in_time, trained, who)
         for line in filter(None, [attending.describe() if attending else "", text]):

@@ -186,21 +186,23 @@ class Groups:
             facts["purity"] = float(contingency_matrix(planted, found).max(0).sum() / len(found))
         return facts
 
-    def summarise(self, ids: np.ndarray, columns: Mapping[str, Sequence[float] | np.ndarray]) -> dict[str, float]:
+    def summarise(self, ids: np.ndarray, columns: Mapping[str, Sequence[float] | np.ndarray],
+                  honest: np.ndarray) -> dict[str, float]:
         """Take measures that a method reports; return their means over all clients and over each named planted group.
 
-        Clients without a measure do not count.
+        Attackers and clients without a measure do not count.
 
         Args:
             ids: the participants, (n,).
-            columns: values of the participants by name, (n,) each."""
+            columns: values of the participants by name, (n,) each.
+            honest: which clients do not attack, (N,) bool."""
         facts = {}
         for name, values in columns.items():
             column = self.each.setdefault(name, np.full(len(self.last), np.nan))
             column[ids] = np.asarray(values, float)
-            facts[f"{name}_mean"] = mean_of_known(column)
+            facts[f"{name}_mean"] = mean_of_known(column[honest])
             for g, group in enumerate(self.names):
-                facts[f"{name}_{group}".replace("-", "_")] = mean_of_known(column[self.planted == g])
+                facts[f"{name}_{group}".replace("-", "_")] = mean_of_known(column[honest & (self.planted == g)])
         return facts
 
 

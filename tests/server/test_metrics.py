@@ -116,16 +116,20 @@ def test_groups_note_sizes_changes_and_the_rand_index():
 
 
 def test_groups_note_what_participants_tell_and_its_means():
-    groups = Groups(4, np.array([0, 1, 1, 0]), ["other", "few-shot"])
-    facts = groups.summarise(np.array([0, 1]), {"lam": np.array([1., 5.])})
+    groups, honest = Groups(4, np.array([0, 1, 1, 0]), ["other", "few-shot"]), np.full(4, True)
+    facts = groups.summarise(np.array([0, 1]), {"lam": np.array([1., 5.])}, honest)
     assert facts == {"lam_mean": 3., "lam_other": 1., "lam_few_shot": 5.}
-    facts = groups.summarise(np.array([1, 3]), {"lam": np.array([7., 3.])})
+    facts = groups.summarise(np.array([1, 3]), {"lam": np.array([7., 3.])}, honest)
     assert facts == {"lam_mean": pytest.approx(11 / 3), "lam_other": 2., "lam_few_shot": 7.}
     np.testing.assert_array_equal(groups.each["lam"], [1, 7, np.nan, 3])
-    facts = Groups(2, None).summarise(np.array([1]), {"lam": np.array([2.])})
+    # attackers do not count
+    facts = groups.summarise(np.array([0]), {"lam": np.array([-9.])}, np.array([False, True, True, True]))
+    assert facts == {"lam_mean": 5., "lam_other": 3., "lam_few_shot": 7.}
+    facts = Groups(2, None).summarise(np.array([1]), {"lam": np.array([2.])}, honest[:2])
     # The groups have no names.
     assert facts == {"lam_mean": 2.}
-    assert np.isnan(Groups(2, np.array([0, 1]), ["a", "b"]).summarise(np.array([1]), {"lam": np.array([2.])})["lam_a"])
+    assert np.isnan(Groups(2, np.array([0, 1]), ["a", "b"]).summarise(
+        np.array([1]), {"lam": np.array([2.])}, honest[:2])["lam_a"])
 
 
 def test_purity_is_the_share_in_the_commonest_planted_group():

@@ -136,4 +136,8 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.server.simulated_time:SimulatedTime.time_round", "allowed[i] - cost.transfer[i]", "allowed[i]"),
     ("fedmpi.server.simulated_time:fit_portion", "<= budget", "< budget"),
     ("fedmpi.server.attendance:Attendance.attend", "waited + choosing", "choosing"),
-    ("fedmpi.server.attendance:Attendance.attend", "up if compared else down + up", "down + up")]
+    ("fedmpi.server.attendance:Attendance.attend", "up if compared else down + up", "down + up"),
+    # running statistics, equal centres, attackers
+    ("fedmpi.server.metrics:Groups.summarise", "column[honest])", "column)"),
+    ("fedmpi.server.metrics:Groups.summarise", "honest & (self.planted == g)", "self.planted == g"),
+    ("fedmpi.server.books:Books.describe_round", "who.each, self.honest)", "who.each, np.ones_like(self.honest))")]
