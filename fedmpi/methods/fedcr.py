@@ -97,7 +97,8 @@ class FedCR(Method):
     def server(self, shared: Shared, up: RowsByField, who: Participants) -> Shared:
         units = np.array([find_unit(n) for n in who.sizes.tolist()])
         precision, weighted = up.experts.sum(units).view(self.net.classes, -1).chunk(2, 1)
-        held = precision.any(1, keepdim=True)
+        # All precisions of a class are above 0, unless no client has it, or attackers have changed what they send
+        held = (precision > 0).all(1, keepdim=True)
         # The factor N(0, I) adds a precision of 1
         precision = precision + 1
         return Shared(up.phi.mean(), torch.where(held, weighted / precision, shared.mu),
