@@ -131,9 +131,8 @@ class Method:
     paper: ClassVar[str] = ""
     # The weights by which a client is judged
     judged_by: ClassVar[str] = ""
-    # True if the method works with client-local BatchNorm statistics (model.running_stats = local): False if it makes
-    # norms or products of models, in which they would count, or if a client trains several models that are judged
-    # together, because it keeps the statistics of the latest one alone
+    # True if the method works with client-local BatchNorm statistics (model.running_stats = local): False if it mixes
+    # or keeps several models, because a client keeps the statistics of its latest training alone
     supports_local_batchnorm: ClassVar[bool] = True
     # True if the method can learn numbers in place of classes (data.task = regression): False if it goes by classes
     supports_targets: ClassVar[bool] = True

@@ -3,6 +3,8 @@
 Legend: n rows, d their length, k clusters."""
 from __future__ import annotations
 
+import warnings
+from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple, Protocol
 
@@ -22,8 +24,8 @@ class RowsLike(Protocol):
     """What is asked of a handle on rows that lie at several ranks: see comm/rows.py."""
     def gather(self) -> Tensor:
         """Return every row, (n, d)."""
-    def gram(self, origin: Tensor | None = None) -> Tensor:
-        """Return all inner products of rows, (n, n) float64; `origin` (d,) is subtracted from every row first."""
+    def gram(self, origin: Tensor | None = None, *, blocks: Sequence[slice]) -> Tensor:
+        """Return all inner products of these blocks of the rows, (n, n) float64; `origin` (d,) is subtracted first."""
 
 
 class Clusters(NamedTuple):
@@ -68,6 +70,7 @@ def kmeans(rows: Tensor, k: int, start: Tensor | None, seed: tuple[int, ...], we
     if start is not None and keep_empty and not batch:
         return lloyd(rows, start, weight)
     from sklearn.cluster import KMeans, MiniBatchKMeans
+    from sklearn.exceptions import ConvergenceWarning
     from threadpoolctl import threadpool_limits
     rows, groups = (rows.float() if rows.numel() > LARGE_TABLE else rows.double()).numpy(), min(k, len(rows))
     state = int(np.random.SeedSequence(seed).generate_state(1)[0])
@@ -75,7 +78,9 @@ def kmeans(rows: Tensor, k: int, start: Tensor | None, seed: tuple[int, ...], we
         return Clusters(find_nearest(rows, start.double().numpy()), 0, k)
     init = "k-means++" if start is None else start.numpy().astype(rows.dtype)
     # The order of sums, and so the bits, must not depend on the number of threads.
-    with threadpool_limits(1):
+    with threadpool_limits(1), warnings.catch_warnings():
+        # fewer different rows than clusters are no fault of the user's
+        warnings.simplefilter("ignore", ConvergenceWarning)
         made = KMeans if not batch else partial(MiniBatchKMeans, batch_size=batch, reassignment_ratio=0.)
         found = made(groups, init=init, n_init=1 if start is not None else tries, random_state=state).fit(
             rows, sample_weight=weight)
@@ -142,7 +147,7 @@ def replace_entries(table: Tensor, ids: np.ndarray, values: np.ndarray) -> Tenso
 
 
 def cluster_models(rows: RowsLike, squares: RowsLike, centres: Tensor, seed: tuple[int, ...], *,
-                   keep_empty: bool) -> Clusters:
+                   keep_empty: bool, blocks: Sequence[slice] = (slice(None),)) -> Clusters:
     """Cluster long rows as `kmeans` would, though they lie at several ranks, and measure `distance`.
 
     Args:
@@ -150,9 +155,11 @@ def cluster_models(rows: RowsLike, squares: RowsLike, centres: Tensor, seed: tup
         squares: a Rows handle on their squared distances from the centres, (n, k).
         centres: where k-means starts, (k, d); if all are equal, it starts by k-means++.
         seed: numbers that seed k-means++.
-        keep_empty: whether clusters without rows keep their centre; see `kmeans`."""
+        keep_empty: whether clusters without rows keep their centre; see `kmeans`.
+        blocks: the slices of a row that count, also in `squares`; `model.trainable` leaves running statistics out."""
     origin, k, to_centres = centres.mean(0), len(centres), squares.gather().double()
-    gram = rows.gram(origin)
+    gram = rows.gram(origin, blocks=blocks)
+    centres, origin = (torch.cat([values[..., block] for block in blocks], -1) for values in (centres, origin))
     if (centres == centres[0]).all():
         return measure_clusters(kmeans(points := embed_rows(gram), k, None, seed), points)
     if len(to_centres) < k and not keep_empty:
@@ -164,6 +171,12 @@ def cluster_models(rows: RowsLike, squares: RowsLike, centres: Tensor, seed: tup
     # the first of equal centres
     twins = (to_centres[:, :, None] == to_centres[:, None]).all(0).int().argmax(1)
     return measure_clusters(kmeans(points[:-k], k, points[-k:][twins], seed, keep_empty=keep_empty), points[:-k])
+
+
+def find_first_equal(rows: Tensor) -> Tensor:
+    """Return for each row (k, d) the number of the first row that equals it, (k,)."""
+    number = torch.unique(rows, dim=0, return_inverse=True)[1]
+    return (number[:, None] == number).int().argmax(1)
 
 
 def measure_clusters(found: Clusters, points: Tensor) -> Clusters:

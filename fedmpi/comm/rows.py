@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
 
 import numpy as np
@@ -151,13 +152,21 @@ class Rows:
         """Return weights @ rows, (m, d), for weights (m, n): m weighted sums."""
         return torch.stack([self.sum(w) for w in copy_to_array(weights)])
 
-    def gram(self, origin: Tensor | None = None, beside: Tensor | None = None) -> Tensor:
+    def gram(self, origin: Tensor | None = None, beside: Tensor | None = None,
+             blocks: Sequence[slice] = (slice(None),)) -> Tensor:
         """Return all inner products of rows, (n, n) float64: what PCA, cosines and distances of long rows need.
 
         Args:
             origin: (d,), subtracted from every row first: for cosines of updates, and for small distances without loss
                 of digits.
-            beside: rows of the server, (k, d), that join the participants' as the last ones: (n + k, n + k)."""
+            beside: rows of the server, (k, d), that join the participants' as the last ones: (n + k, n + k).
+            blocks: the slices of a row that count; `model.trainable` leaves running statistics out."""
+        return reduce(torch.add, [self[block]._multiply(None if origin is None else origin[block],
+                                                        None if beside is None else beside[:, block])
+                                  for block in blocks])
+
+    def _multiply(self, origin: Tensor | None, beside: Tensor | None) -> Tensor:
+        """Return all inner products of whole rows, see `gram`."""
         size = len(self.ids) + (0 if beside is None else len(beside))
         total = torch.zeros(size, size, dtype=torch.float64)
         for start in range(0, self.width, TILE_COLUMNS):
@@ -169,15 +178,18 @@ class Rows:
             total += tile @ tile.T
         return total
 
-    def distances(self, group: Numbers, centres: Tensor) -> Tensor:
+    def distances(self, group: Numbers, centres: Tensor, blocks: Sequence[slice] = (slice(None),)) -> Tensor:
         """Return the distance of each row from its group's centre, (n,), which is computed where the row lies.
 
         Args:
             group: the group of each row, (n,).
-            centres: (k, d)."""
+            centres: (k, d).
+            blocks: the slices of a row that count, see `gram`."""
         groups = copy_to_array(group, np.int64)
-        found = self.pool.call(OrderPerformer.measure_distances, self.ref.to_array(), groups, centres.numpy())
-        return torch.from_numpy(found)
+        found = [self.pool.call(OrderPerformer.measure_distances, self[block].ref.to_array(), groups,
+                                np.ascontiguousarray(centres[:, block].numpy())) for block in blocks]
+        # of a single block as it is: a root of a square may have other last bits
+        return torch.from_numpy(found[0] if len(found) == 1 else np.sqrt(np.square(found).sum(0)))
 
     def mix(self, coefficients: Numbers) -> Mixed:
         """Address to each participant its own sums over rows; a single coefficient of 1 fetches a row.

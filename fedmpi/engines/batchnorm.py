@@ -31,14 +31,13 @@ if TYPE_CHECKING:
 def bind_method(method: Method, model: Model) -> Method:
     """Return the method on a model. If the model's policy is `local`, its clients keep their statistics to themselves.
 
-    Raises BadInput if the method computes other numbers, such as norms, of its models, in which the statistics would
-    count, if a client trains several models that are judged together, since it keeps the statistics of the latest one
-    alone, or if the method does not declare which of its vectors are models."""
+    Raises BadInput if the method needs statistics of more models than one, since a client keeps those of its latest
+    training alone, or if the method does not declare which of its vectors are models."""
     local = model.buffers and model.policy == "local"
     if local and not method.supports_local_batchnorm:
-        raise BadInput(f"model.running_stats = local: {method.title} computes with whole models, in which a client's "
-                       "own running statistics would count, or trains several, each of which needs statistics of its "
-                       "own; set model.running_stats = average, or model.norm = group")
+        raise BadInput(f"model.running_stats = local: {method.title} mixes or keeps several models, at the server or "
+                       "at a client, each of which needs running statistics of its own; set model.running_stats = "
+                       "average, or model.norm = group")
     bound = method.with_model(model)
     if not local:
         return bound

@@ -27,6 +27,7 @@ from torch import Tensor
 
 from fedmpi.clustering.kmeans_and_linkage import split_in_two
 from fedmpi.method import WHOLE, ClientData, Method, Nothing, Participants, RowsByField, nbytes
+from fedmpi.models.slices import zero_statistics
 from fedmpi.models.tables import table_row
 from fedmpi.settings import Ge, ModelCount
 
@@ -74,7 +75,7 @@ class CFL(Method):
     def client(self, shared: Shared, mine: Nothing, data: ClientData) -> tuple[Nothing, Up]:
         w = table_row(shared.models, table_row(shared.cluster, data.id))
         new = data.descend(self.model, w)
-        return mine, Up(new, (new - w).norm())
+        return mine, Up(new, zero_statistics(new - w, self.model.buffers).norm())
 
     def serve_newcomer(self, shared: Shared, mine: Nothing, data: ClientData) -> Tensor:
         losses = torch.stack([data.mean_loss(self.model, w) for w in shared.models])
@@ -90,13 +91,14 @@ class CFL(Method):
         # Clusters of the participants in this round
         here = cluster[ids]
         models = up.w.mean_by(here, self.M, shared.models)
-        means = (models - shared.models)[:count].norm(dim=1).tolist()
+        moved = zero_statistics((models - shared.models)[:count], self.model.buffers)
+        means = moved.norm(dim=1).tolist()
         largest = [float(max(norms[here == c], default=0.)) for c in range(count)]
-        distance = float(up.w.distances(here, models[:count]).mean())
+        distance = float(up.w.distances(here, models[:count], self.model.trainable).mean())
         for c in range(len(largest)):
             if count < self.M and self.should_split(means[c], norms[here == c], unit, who.round):
                 members = torch.nonzero(here == c).flatten()
-                dW = up.w.gram(shared.models[c])[members][:, members]
+                dW = up.w.gram(shared.models[c], blocks=self.model.trainable)[members][:, members]
                 leaving = members[torch.as_tensor(split_in_two(cosines_from_gram(dW)))]
                 # Clusters go by client number, because a client's position differs from round to round
                 cluster[ids[leaving]] = count

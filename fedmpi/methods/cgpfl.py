@@ -25,6 +25,7 @@ from torch import Tensor
 
 from fedmpi.clustering.kmeans_and_linkage import cluster_models, replace_entries
 from fedmpi.method import WHOLE, ClientData, Method, Participants, RowsByField, nbytes
+from fedmpi.models.slices import take_statistics, zero_statistics
 from fedmpi.models.tables import table_row
 from fedmpi.settings import Ge, Gt, Le, ModelCount, refuse_overshoot
 
@@ -74,7 +75,7 @@ class CGPFL(Method):
     def client(self, shared: Shared, mine: Mine, data: ClientData) -> tuple[Mine, Up]:
         k = table_row(shared.context, data.id)
         theta, omega = self.train_from(torch.where(k < 0, shared.Omega.mean(0), table_row(shared.Omega, k)), data)
-        return Mine(theta), Up(omega, ((shared.Omega - omega) ** 2).sum(1))
+        return Mine(theta), Up(omega, self.measure_squares(shared, omega))
 
     def train_from(self, omega: Tensor, data: ClientData) -> tuple[Tensor, Tensor]:
         """Return theta and omega after local training from this context."""
@@ -83,19 +84,25 @@ class CGPFL(Method):
         def step(state: tuple[Tensor, Tensor], grad: Callable[..., Tensor]) -> tuple[Tensor, Tensor]:
             theta, omega = state
             for _ in range(self.inner):
-                theta = theta - lr_p * (grad(self.model, theta) + self.lam * (theta - omega))
-            return theta, omega - data.lr * self.lam * (omega - theta)
+                g = grad(self.model, theta)
+                theta = theta - lr_p * (g + self.lam * zero_statistics(theta - omega, self.model.buffers))
+            omega = omega - data.lr * self.lam * (omega - theta)
+            return theta, take_statistics(omega, theta, self.model.buffers)
         trained = data.scan(step, (omega, omega))
         return trained[0], trained[1]
 
+    def measure_squares(self, shared: Shared, omega: Tensor) -> Tensor:
+        """Return the squared distances of a model (d,) from all contexts, (K,)."""
+        return (zero_statistics(shared.Omega - omega, self.model.buffers) ** 2).sum(1)
+
     def serve_newcomer(self, shared: Shared, mine: Mine, data: ClientData) -> Tensor:
         _, omega = self.train_from(shared.Omega.mean(0), data)
-        nearest = ((shared.Omega - omega) ** 2).sum(1).argmin()
+        nearest = self.measure_squares(shared, omega).argmin()
         return self.train_from(table_row(shared.Omega, nearest), data)[0]
 
     def server(self, shared: Shared, up: RowsByField, who: Participants) -> Shared:
         found = cluster_models(up.omega, up.squares, shared.Omega, (who.seed, who.round),
-                               keep_empty=who.some_are_absent)
+                               keep_empty=who.some_are_absent, blocks=self.model.trainable)
         means = up.omega.mean_by(found.labels, self.K, shared.Omega)
         who.log(clusters=found.labels, k=self.K, iterations=found.iterations, distance=found.distance)
         return Shared(torch.lerp(shared.Omega, means, self.a), replace_entries(shared.context, who.ids, found.labels))

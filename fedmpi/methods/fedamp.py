@@ -78,7 +78,8 @@ class FedAMP(Method):
                            f"u_i, or past it; pull must be below 1 / lr = {1 / train.lr:.3g}")
 
     def messages(self, shared: Nothing, mine: RowsByField, who: Participants) -> Note:
-        xi = self.compute_attention(mine.w.gram(None if self.form == "heuristic" else self.model.start))
+        origin = None if self.form == "heuristic" else self.model.start
+        xi = self.compute_attention(mine.w.gram(origin, blocks=self.model.trainable))
         who.log(own_weight=float(xi.diagonal().mean()))
         return Note(mine.w.mix(xi[torch.as_tensor(who.ids)]))
 

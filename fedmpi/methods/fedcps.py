@@ -33,6 +33,7 @@ from torch import Tensor
 from fedmpi.clustering.kmeans_and_linkage import replace_entries
 from fedmpi.method import WHOLE, ClientData, Method, Participants, RowsByField, nbytes, set_by_with_model
 from fedmpi.models.flat import Model
+from fedmpi.models.slices import zero_statistics
 from fedmpi.models.tables import table_row
 from fedmpi.models.tail import Tail, cut_tail
 from fedmpi.settings import Ge, Gt, Le, ModelCount
@@ -115,7 +116,8 @@ class FedCPS(Method):
         own = self.personal_layers == "client"
         start = self.model.join(shared.base, mine.w[len(shared.base):]) if own else theta
         w, sigma2 = data.descend(self.model, start, pull=[(theta, lam, None)], spread=True)
-        told = torch.stack([lam, sigma2, data.one_by_one(squared_distance, w, theta)])
+        told = torch.stack([lam, sigma2, data.one_by_one(
+            squared_distance, *(zero_statistics(v, self.model.buffers) for v in (w, theta)))])
         return Mine(w, sigma2), Up(w.clone(), j, told)
 
     def choose_cluster(self, shared: Shared, data: ClientData) -> Tensor:

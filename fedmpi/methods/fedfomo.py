@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from fedmpi.method import WHOLE, ClientData, Method, Participants, RowsByField, nbytes
+from fedmpi.models.slices import zero_statistics
 from fedmpi.settings import Ge, Gt, Le, Lt, ModelCount
 
 # Names the draw of the samples that are held out
@@ -118,10 +119,7 @@ class FedFomo(Method):
     def measure_distances(self, models: Tensor, v: Tensor) -> Tensor:
         """Return the distances of models (n, d) from v (d,) over their parameters, (n,): running statistics, which stay
         at each client, are no part of them."""
-        apart = models - v
-        for statistics in self.model.buffers:
-            apart[:, statistics] = 0
-        return apart.norm(dim=1)
+        return zero_statistics(models - v, self.model.buffers).norm(dim=1)
 
     def server(self, shared: Shared, up: RowsByField, who: Participants) -> Shared:
         affinity = shared.affinity.clone()

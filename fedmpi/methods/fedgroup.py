@@ -21,6 +21,7 @@ from torch import Tensor
 from fedmpi.clustering.kmeans_and_linkage import kmeans, replace_entries
 from fedmpi.clustering.low_rank import decompose_symmetric
 from fedmpi.method import WHOLE, ClientData, Method, Nothing, Participants, RowsByField, nbytes
+from fedmpi.models.slices import zero_statistics
 from fedmpi.models.tables import table_row
 from fedmpi.settings import Ge, ModelCount
 
@@ -94,9 +95,9 @@ class FedGroup(Method):
 
     def server(self, shared: Shared, up: RowsByField, who: Participants) -> Shared:
         if who.round < 0:
-            found = self.cluster_updates(up.w.gram(shared.models[0]), who.seed)
+            found = self.cluster_updates(up.w.gram(shared.models[0], blocks=self.model.trainable), who.seed)
             models = up.w.mean_by(found, self.K, shared.models, who.sizes)
-            return Shared(models, models - shared.models,
+            return Shared(models, zero_statistics(models - shared.models, self.model.buffers),
                           replace_entries(torch.full_like(shared.group, -1), who.ids, found))
         joined = up.group.gather().flatten().numpy()
         who.log(clusters=joined, k=self.K)

@@ -28,6 +28,7 @@ from torch import Tensor
 
 from fedmpi.clustering.kmeans_and_linkage import compute_mean_distance, kmeans
 from fedmpi.method import BASE, HEAD, WHOLE, ClientData, Method, Participants, RowsByField
+from fedmpi.models.slices import zero_statistics
 from fedmpi.models.tables import table_row
 from fedmpi.settings import Ge, ModelCount
 
@@ -97,22 +98,20 @@ class FedMHC(Method):
             u = data.momentum * u + grad(self.model, w)
             w = w - data.lr * u
             g = grad(self.model, theta)
-            pull = self.lam * (theta - w)
-            for statistics in self.model.buffers:
-                pull[statistics] = 0
-            v = data.momentum * v + (g + pull)
+            v = data.momentum * v + (g + self.lam * zero_statistics(theta - w, self.model.buffers))
             return w, theta - data.lr * v, u, v
         w, theta, _, _ = data.scan(step, (w, theta, torch.zeros_like(w), torch.zeros_like(theta)))
         return Mine(theta), Up(w)
 
     def server(self, shared: Shared, up: RowsByField, who: Participants) -> Shared:
         h = up.w[self.model.h].gather()
-        first = bool((shared.heads == shared.heads[0]).all())
-        found = kmeans(h, self.M, start=None if first else shared.heads, seed=(who.seed, who.round),
+        points, starts = (zero_statistics(heads, self.model.head.buffers) for heads in (h, shared.heads))
+        first = bool((starts == starts[0]).all())
+        found = kmeans(points, self.M, start=None if first else starts, seed=(who.seed, who.round),
                        batch=self.mini_batch, keep_empty=who.some_are_absent)
         heads = found.centres(h, old=shared.heads)
         who.log(clusters=found.labels, k=self.M, iterations=found.iterations,
-                distance=compute_mean_distance(h, found.labels))
+                distance=compute_mean_distance(points, found.labels))
         return Shared(up.w[self.model.phi].mean(), heads)
 
     def personal(self, shared: Shared, mine: Mine, data: ClientData) -> Tensor:

@@ -22,11 +22,17 @@ from typing import Annotated, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from fedmpi.clustering.kmeans_and_linkage import compute_mean_distance, embed_rows, kmeans, replace_entries
+from fedmpi.clustering.kmeans_and_linkage import (
+    compute_mean_distance,
+    embed_rows,
+    find_first_equal,
+    kmeans,
+    replace_entries,
+)
 from fedmpi.errors import BadInput
 from fedmpi.method import WHOLE, ClientData, Method, Nothing, Participants, RowsByField, Weights, nbytes
 from fedmpi.models.flat import Model
-from fedmpi.models.slices import join_slices
+from fedmpi.models.slices import join_slices, remove_slices
 from fedmpi.models.tables import table_row
 from fedmpi.settings import Ge, ModelCount
 
@@ -84,7 +90,7 @@ class FeSEM(Method):
         names = [name for name, layer in self.model.module.named_modules() if isinstance(layer, nn.Linear)]
         chosen = [b for name in self.layers for b in (names if name == "linear" else [name])]
         parts = sorted((self.model.block(b) for b in dict.fromkeys(chosen)), key=lambda part: part.start)
-        return join_slices(parts) or [slice(0, self.model.size)]
+        return remove_slices(join_slices(parts), self.model.buffers) or self.model.trainable
 
     def init(self, n: int) -> tuple[Shared, Mine | Nothing]:
         start = self.model.start
@@ -122,8 +128,10 @@ class FeSEM(Method):
 
     def server(self, shared: Shared, up: RowsByField, who: Participants) -> Shared:
         weight = who.sizes if self.weights == "samples" else None
-        points = embed_rows(sum(up.w[part].gram(beside=shared.w[:, part]) for part in self.slices))
+        points = embed_rows(up.w.gram(beside=shared.w, blocks=self.slices))
         rows, centres = points[:len(who.ids)], points[len(who.ids):]
+        # of equal centres, which clusters without a member have, the first one
+        centres = centres[find_first_equal(torch.cat([shared.w[:, part] for part in self.slices], 1))]
         start = None if (shared.of < 0).all() else centres
         found = kmeans(rows, self.k, start, (who.seed, who.round + 1), weight, TRIES, keep_empty=True)
         who.log(clusters=found.labels, k=self.k, iterations=found.iterations,

@@ -7,7 +7,8 @@ as it was at the round's start.
 Server: weighted k-means on the fully connected layers until stable (eq. 11), each round from the last centres; g is the
 n_i-weighted mean (eq. 9).
 Warm-up. Before the first round all clients train alone for `warm_up` times `warm_steps` steps (by default train.steps).
-With the defaults these are 300 steps, as in the paper's 30 rounds of 10 local steps. The first clustering follows, and
+With the defaults these are 300 steps, as in the paper's 30 rounds of 10 local steps, but one training: momentum and
+the moments of Adam run through it, and do not start anew after each 10 steps. The first clustering follows, and
 is round 0 of metrics.jsonl: the paper's run of 100 rounds with 30 of warm-up is a run of 70 rounds here. If the warm-up
 were counted in epochs, large clients would travel far and small ones stay near the start, and k-means weighted by
 samples would spend its centres on the large ones (digits, 50 clients, ten planted groups, sizes that differ 15-fold,

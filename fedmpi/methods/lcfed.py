@@ -33,9 +33,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedmpi.clustering.kmeans_and_linkage import kmeans, replace_entries
+from fedmpi.clustering.kmeans_and_linkage import find_first_equal, kmeans, replace_entries
 from fedmpi.clustering.low_rank import compute_cosines, count_multiply_adds, find_principal_weights, scale_to_unit_rows
 from fedmpi.method import BASE, WHOLE, ClientData, Method, Participants, RowsByField, nbytes
+from fedmpi.models.slices import zero_statistics
 from fedmpi.models.tables import table_row
 from fedmpi.settings import Ge, ModelCount
 
@@ -86,6 +87,8 @@ class LCFed(Method):
     judged_by = "omega_i, its own model"
     serves_newcomers = "omega trained for a round from the cluster of its image after a round, with both pulls"
     supports_local_batchnorm = False
+    # A median of images is no image of the median
+    supports_robust_mean = False
 
     def __post_init__(self) -> None:
         if self.sample is not None and self.sample < self.D:
@@ -120,7 +123,8 @@ class LCFed(Method):
 
     def server(self, shared: Shared, up: RowsByField, who: Participants) -> Shared:
         if who.round < 0:
-            M = up.omega.combine(find_principal_weights(up.omega.gram(), len(shared.M)))
+            inner = up.omega.gram(blocks=self.model.trainable)
+            M = zero_statistics(up.omega.combine(find_principal_weights(inner, len(shared.M))), self.model.buffers)
             return shared._replace(M=M, images=shared.Omega @ M.T, known=torch.ones(()))
         images = up.image.gather()
         begin = time.perf_counter()
@@ -138,7 +142,8 @@ class LCFed(Method):
             found = kmeans(scale_to_unit_rows(images), self.K, start=None, seed=(who.seed, who.round))
             who.log(iterations=found.iterations)
             return found.labels
-        return compute_cosines(images, shared.images).argmax(1).numpy()
+        # of equal images, which clusters without a member have, the first one
+        return compute_cosines(images, shared.images)[:, find_first_equal(shared.images)].argmax(1).numpy()
 
     def personal(self, shared: Shared, mine: Mine, data: ClientData) -> Tensor:
         return mine.omega

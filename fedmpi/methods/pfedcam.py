@@ -20,6 +20,7 @@ from torch import Tensor
 
 from fedmpi.clustering.kmeans_and_linkage import cluster_models
 from fedmpi.method import WHOLE, ClientData, Method, Participants, RowsByField, nbytes
+from fedmpi.models.slices import zero_statistics
 from fedmpi.settings import Ge, ModelCount, PassCount
 
 # Names the draw of the batches that the logits are learned on
@@ -72,11 +73,11 @@ class PFedCAM(Method):
     def client(self, shared: Shared, mine: Mine, data: ClientData) -> tuple[Mine, Up]:
         w, s = self.interpolate(shared, mine, data)
         w = data.descend(self.model, w)
-        return Mine(s), Up(w, ((shared.Theta - w) ** 2).sum(1))
+        return Mine(s), Up(w, (zero_statistics(shared.Theta - w, self.model.buffers) ** 2).sum(1))
 
     def server(self, shared: Shared, up: RowsByField, who: Participants) -> Shared:
         found = cluster_models(up.w, up.squares, shared.Theta, (who.seed, who.round),
-                               keep_empty=who.some_are_absent)
+                               keep_empty=who.some_are_absent, blocks=self.model.trainable)
         who.log(clusters=found.labels, k=self.K, iterations=found.iterations, distance=found.distance)
         return Shared(up.w.mean_by(found.labels, self.K, shared.Theta, who.sizes))
 

@@ -19,6 +19,7 @@ from typing import Annotated, NamedTuple
 from torch import Tensor
 
 from fedmpi.method import WHOLE, ClientData, Method, Participants, RowsByField
+from fedmpi.models.slices import take_statistics, zero_statistics
 from fedmpi.settings import Ge, Gt, refuse_overshoot
 
 
@@ -64,8 +65,10 @@ class PFedMe(Method):
         def step(state: tuple[Tensor, Tensor], grad: Callable[..., Tensor]) -> tuple[Tensor, Tensor]:
             w, theta = state
             for _ in range(self.K):
-                theta = theta - lr_p * (grad(self.model, theta) + self.lam * (theta - w))
-            return w - data.lr * self.lam * (w - theta), theta
+                g = grad(self.model, theta)
+                theta = theta - lr_p * (g + self.lam * zero_statistics(theta - w, self.model.buffers))
+            w = w - data.lr * self.lam * (w - theta)
+            return take_statistics(w, theta, self.model.buffers), theta
         w, theta = data.scan(step, (shared.w, shared.w))
         return Mine(theta), Up(w)
 
@@ -73,7 +76,8 @@ class PFedMe(Method):
         return self.client(shared, mine, data)[0].theta
 
     def server(self, shared: Shared, up: RowsByField, who: Participants) -> Shared:
-        return Shared((1 - self.beta) * shared.w + self.beta * up.w.mean(who.sizes))
+        mean = up.w.mean(who.sizes)
+        return Shared(take_statistics((1 - self.beta) * shared.w + self.beta * mean, mean, self.model.buffers))
 
     def personal(self, shared: Shared, mine: Mine, data: ClientData) -> Tensor:
         return mine.theta

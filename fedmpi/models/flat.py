@@ -36,7 +36,7 @@ from fedmpi.models.parameters import (
 )
 from fedmpi.models.precision import run_forward
 from fedmpi.models.seeding import build_seeded
-from fedmpi.models.slices import is_inside, join_slices
+from fedmpi.models.slices import is_inside, join_slices, remove_slices
 from fedmpi.models.split import split_module
 from fedmpi.torch_compat import BatchNorm, has_known_forward
 
@@ -52,7 +52,8 @@ class Net:
     If a module only uses its samples as row numbers of an nn.Embedding, its attribute `lookup` may name that layer.
     `table` is then the block of these rows, and plain SGD on a CPU moves only those that a batch names.
 
-    `buffers` lists the slices of running statistics. Forward passes move them in training, gradients do not."""
+    `buffers` lists the slices of running statistics. Forward passes move them in training, gradients do not.
+    `trainable` lists the slices of all parameters."""
 
     def __init__(self, module: nn.Module, order: list[str] | None = None):
         self.module = module
@@ -64,6 +65,7 @@ class Net:
         self.buffer_names = {name for name in self.names if not isinstance(held[name], nn.Parameter)}
         self.blocks = self._blocks()
         self.buffers = join_slices([self.blocks[name] for name in self.names if name in self.buffer_names])
+        self.trainable = remove_slices([slice(0, self.size)], self.buffers)
         # What train_statistics lets passes move, by the names of the whole network, where this one's have a prefix.
         self.trained, self.prefix = dict[str, Tensor](), ""
         # A network of one's own may call anything else so.

@@ -154,7 +154,7 @@ def test_what_means_nothing_for_a_method_is_refused(federation):
         {"server": {"aggregation": "median"}}, {"server": {"clip_norm": 2}}, {"attack": {"kind": "noise"}},
         {"attack": {"kind": "label_flip"}}))
     for name, title in {"fedmhc": "FedMHC", "local": "Local", "fedamp": "FedAMP", "fedfomo": "FedFomo",
-                        "fedcr": "FedCR"}.items():
+                        "fedcr": "FedCR", "lcfed": "LCFed"}.items():
         said = refusal(robust, name, federation)
         assert said.startswith(f"server.aggregation = median: the server of {title} does not")
     assert "in FedMHC clients send w, which is not an update of one model" in refusal(clip, "fedmhc", federation)

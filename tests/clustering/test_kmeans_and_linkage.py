@@ -1,6 +1,8 @@
 """k-means at rank 0 equals scikit-learn's, is seeded and warm-started, and handles empty clusters and few rows."""
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -14,6 +16,7 @@ from fedmpi.clustering.kmeans_and_linkage import (
     cluster_models,
     compute_mean_distance,
     embed_rows,
+    find_first_equal,
     find_nearest,
     kmeans,
     lloyd,
@@ -150,8 +153,9 @@ class Given:
     def gather(self):
         return self.rows
 
-    def gram(self, origin):
-        return (self.rows - origin).double() @ (self.rows - origin).double().T
+    def gram(self, origin, *, blocks):
+        rows = torch.cat([(self.rows - origin)[:, block] for block in blocks], 1).double()
+        return rows @ rows.T
 
 
 def cluster_given(rows, centres, keep_empty=False):
@@ -278,3 +282,15 @@ def test_tables_of_more_than_1_gib_are_clustered_in_single_precision(monkeypatch
     monkeypatch.setattr(module, "LARGE_TABLE", len(rows) - 1)
     assert set(kmeans(rows, 2, start, (0,)).labels) == {0}
     assert kmeans(rows - (1 << 40), 2, start - (1 << 40), (0,)).labels.tolist() == [0, 0, 1, 1]
+
+
+def test_the_first_of_equal_rows():
+    rows = torch.tensor([[1., 2.], [0., 2.], [1., 2.], [1., 3.], [0., 2.]])
+    assert find_first_equal(rows).tolist() == [0, 1, 0, 3, 1]
+
+
+def test_equal_rows_are_clustered_without_a_word():
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        assert len(set(kmeans(torch.ones(4, 3), 2, None, (1,)).labels)) == 1
+    assert not said

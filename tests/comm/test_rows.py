@@ -44,6 +44,9 @@ class Held:
         if order == OrderPerformer.sum_groups:
             weights, groups, k = arrays
             return fixed(np.array([(weights * (groups == j)) @ x for j in range(int(k))]))
+        if order == OrderPerformer.measure_distances:
+            groups, centres = arrays
+            return np.linalg.norm(x - centres[groups], axis=1)
         groups, cuts = arrays
         return np.array([np.full(x.shape[1], 100. * j + cuts[j], np.float32) for j in range(len(cuts))])
 
@@ -79,6 +82,19 @@ def test_inner_products_of_a_block_take_its_own_columns(monkeypatch):
     found = handle(x)[5:25].gram(torch.from_numpy(off), torch.from_numpy(more))
     expected = np.concatenate([x[:, 5:25], more]) - off
     assert np.array_equal(found, expected @ expected.T)
+
+
+def test_blocks_of_rows_that_count():
+    x, off, more = whole_numbers(3, 40), whole_numbers(1, 40, 1)[0], whole_numbers(2, 40, 2)
+    blocks = [slice(0, 4), slice(9, 31), slice(39, 40)]
+    counts = np.r_[0:4, 9:31, 39]
+    found = handle(x).gram(torch.from_numpy(off), torch.from_numpy(more), blocks)
+    expected = (np.concatenate([x, more]) - off)[:, counts]
+    assert np.array_equal(found, expected @ expected.T)
+    apart = handle(x).distances([1, 0, 1], torch.from_numpy(more), blocks)
+    np.testing.assert_allclose(apart, np.linalg.norm((x - more[[1, 0, 1]])[:, counts], axis=1))
+    whole = handle(x).distances([1, 0, 1], torch.from_numpy(more))
+    np.testing.assert_allclose(whole, np.linalg.norm(x - more[[1, 0, 1]], axis=1))
 
 
 def test_bits_of_inner_products_are_those_of_tiles():

@@ -10,17 +10,26 @@ from fedmpi import registry
 from fedmpi.method import Participants
 
 
+class Part(str):
+    """A part of a network without running statistics, by its name."""
+    buffers = ()
+
+
+# what a network without running statistics says of these
+PLAIN = {"buffers": (), "trainable": (slice(None),)}
+
+
 def bare(name: str, model=None, net=None, rear=None, **settings):
     """Return a method without a network; `model` stands in for what the method uses of it."""
-    parts = {"model": model, "net": net, "tail": rear}
+    parts = {"model": model or SimpleNamespace(**PLAIN, head=Part("head")), "net": net, "tail": rear}
     return registry.find_class("methods", name)(**settings, **{k: v for k, v in parts.items() if v is not None})
 
 
 def network(start, phi: int = 0):
     """Return what methods use of a network: its start, and where its head begins."""
     start = torch.tensor(start)
-    return SimpleNamespace(start=start, phi=slice(0, phi), h=slice(phi, len(start)), size=len(start), buffers=[],
-                           base="base", head="head", module=torch.nn.Identity(),
+    return SimpleNamespace(start=start, phi=slice(0, phi), h=slice(phi, len(start)), size=len(start), **PLAIN,
+                           base=Part("base"), head=Part("head"), module=torch.nn.Identity(),
                            join=lambda phi, h: torch.cat([phi, h], -1))
 
 
@@ -65,19 +74,25 @@ class Sent:
     def of(self, chosen):
         return Sent(self.rows[torch.from_numpy(chosen)])
 
-    def gram(self, origin=None, beside=None):
+    def gram(self, origin=None, beside=None, blocks=(slice(None),)):
         rows = torch.cat([self.rows, *([] if beside is None else [beside])]).double()
-        rows = rows if origin is None else rows - origin.double()
+        rows = keep_blocks(rows if origin is None else rows - origin.double(), blocks)
         return rows @ rows.T
 
-    def distances(self, group, centres):
-        return torch.from_numpy(np.linalg.norm(self.rows.double() - centres.double()[np.asarray(group, int)], axis=1))
+    def distances(self, group, centres, blocks=(slice(None),)):
+        apart = keep_blocks(self.rows.double() - centres.double()[np.asarray(group, int)], blocks)
+        return torch.from_numpy(np.linalg.norm(apart, axis=1))
 
     def combine(self, weights):
         return (torch.as_tensor(weights) @ self.rows.double()).float()
 
     def mix(self, coefficients):
         return np.asarray(coefficients)
+
+
+def keep_blocks(rows, blocks):
+    """Return the columns (n, ...) of rows (n, d) that count."""
+    return torch.cat([rows[:, block] for block in blocks], 1)
 
 
 class Client:

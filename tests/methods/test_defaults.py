@@ -76,7 +76,7 @@ SAID = {
     "ifca": Said("IFCA", {"k": 5, "shared_body": False, "average": "equal"}, 24200, 4848, SENT),
     "ifca_cam": Said("IFCA-CAM", {"k": 5, "shared_body": False, "average": "mean", "warm_up": 30, "warm_steps": None,
                                   "warm": "global"}, 29040, 9688, SENT, "m"),
-    "lcfed": Said("LCFed", {"K": 10, "mu": .1, "lam": .01, "D": 50, "sample": None}, 9000, 4840 + 4 * 8, KEPT, "m",
+    "lcfed": Said("LCFed", {"K": 10, "mu": .1, "lam": .01, "D": 50, "sample": None}, 9000, 4840 + 4 * 8, KEPT, "",
                   ALL),
     "lg_fedavg": Said("LG-FedAvg", {}, 680, 680, (UP, 0, 0, H)),
     "local": Said("Local", {}, 0, 0, KEPT, "s"),

@@ -247,3 +247,29 @@ def test_what_is_clustered_tells_how_far_it_is_from_the_centres():
         same(sent.omega, omega)
         same(sent.squares, apart)
         assert mine.theta.tolist() == omega
+
+
+@pytest.mark.parametrize("case", range(30))
+def test_of_equal_centres_the_first_one_is_taken(case):
+    """Clusters that never had a member are equal, and last bits of products must not choose among them."""
+    generator = torch.Generator().manual_seed(case)
+    images, there = torch.randn(7, 20, generator=generator), torch.randn(3, 20, generator=generator)
+    shared = SimpleNamespace(R=torch.tensor([0, 4]), images=there[[0, 1, 0, 1, 2, 0]])
+    assert set(bare("lcfed", K=6).assign_clusters(images, shared, None).tolist()) <= {0, 1, 4}
+    m, turn = bare("fesem", network([0.] * 20), k=4), who([*range(7)], [1] * 7)
+    m.server(state("fesem", w=there[[0, 1, 1, 1]].clone(), of=[0] * 7, n=1.), up(w=images), turn)
+    # once the first one has moved to its members, the second one is where it was
+    assert set(turn.facts["clusters"].tolist()) <= {0, 1, 2}
+
+
+def test_precisions_that_attackers_send_leave_a_class_as_it_was():
+    net = SimpleNamespace(classes=3, width=2)
+    mu, sigma = torch.full((3, 2), 7.), torch.full((3, 2), 5.)
+    # precisions and weighted means of three classes, as one honest client and an attacker send them
+    honest = [3., 3., 6., 9., 8., 8., 4., 4., 0., 0., 0., 0.]
+    attacker = [0., 0., 0., 0., -9., 1., 2., 2., 0., 0., 0., 0.]
+    experts = torch.tensor([honest, attacker]) / fedcr.find_unit(1)
+    found = bare("fedcr", net=net).server(state("fedcr", phi=[1.], mu=mu, sigma=sigma),
+                                          up(phi=[[1.], [2.]], experts=experts), who([0, 1], [1, 1]))
+    same(found.mu, [[6 / 4, 9 / 4], [7., 7.], [7., 7.]])
+    same(found.sigma, [[.5, .5], [5., 5.], [5., 5.]])

@@ -18,4 +18,11 @@ FAULTS: list[tuple[str, str, str]] = [
      "products.diagonal() - to_centres)"),
     ("fedmpi.clustering.low_rank:find_principal_weights", "np.eye(n) - 1 / n", "np.eye(n)"),
     ("fedmpi.clustering.low_rank:scale_to_unit_rows", ".clamp_min(torch.finfo(rows.dtype).tiny)", ""),
-    ("fedmpi.clustering.low_rank:count_multiply_adds", "n * k + n + k", "n * k + n")]
+    ("fedmpi.clustering.low_rank:count_multiply_adds", "n * k + n + k", "n * k + n"),
+    # running statistics, equal centres, attackers
+    ("fedmpi.clustering.kmeans_and_linkage:cluster_models", "rows.gram(origin, blocks=blocks)",
+     "rows.gram(origin, blocks=(slice(None),))"),
+    ("fedmpi.clustering.kmeans_and_linkage:cluster_models", "torch.cat([values[..., block] for block in blocks], -1)",
+     "values"),
+    ("fedmpi.clustering.kmeans_and_linkage:find_first_equal", "(number[:, None] == number).int().argmax(1)", "number"),
+    ("fedmpi.clustering.kmeans_and_linkage:kmeans", "simplefilter(\"ignore\", Con", "simplefilter(\"default\", Con")]

@@ -15,8 +15,8 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.comm.exact:read_fixed_point", "scale / SCALE", "1 / SCALE"),
     # rows
     ("fedmpi.comm.rows:", "TILE_COLUMNS = 1 << 16", "TILE_COLUMNS = 1 << 15"),
-    ("fedmpi.comm.rows:Rows.gram", "origin[start:start + TILE_COLUMNS]", "origin[:tile.shape[1]]"),
-    ("fedmpi.comm.rows:Rows.gram", "beside[:, start:start + TILE_COLUMNS]", "beside[:, :tile.shape[1]]"),
+    ("fedmpi.comm.rows:Rows._multiply", "origin[start:start + TILE_COLUMNS]", "origin[:tile.shape[1]]"),
+    ("fedmpi.comm.rows:Rows._multiply", "beside[:, start:start + TILE_COLUMNS]", "beside[:, :tile.shape[1]]"),
     ("fedmpi.comm.orders:RowRef.columns", "self.start + start, self.start + stop", "start, stop"),
     ("fedmpi.comm.rows:Rows.mean_by", "np.bincount(group, weights, minlength=k)", "np.bincount(group, minlength=k)"),
     ("fedmpi.comm.rows:Rows.mean_by", "shares / scale[group]", "shares"),
@@ -65,4 +65,8 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.comm.launcher:shares_cores", "local > cores and not bound", "local >= cores and not bound"),
     ("fedmpi.comm.launcher:was_started_by_srun", '"OMPI_COMM_WORLD_SIZE" in os.environ', "False"),
     ("fedmpi.comm.launcher:drain", "            stream.flush()\n", ""),
-    ("fedmpi.comm.gpu_staging:wants_gpu_direct", "world.size > 1 and device", "device")]
+    ("fedmpi.comm.gpu_staging:wants_gpu_direct", "world.size > 1 and device", "device"),
+    # running statistics, equal centres, attackers
+    ("fedmpi.comm.rows:Rows.gram", "beside[:, block])", "beside)"),
+    ("fedmpi.comm.rows:Rows.gram", "else origin[block],", "else origin,"),
+    ("fedmpi.comm.rows:Rows.distances", "np.square(found).sum(0)", "np.square(found[0])")]

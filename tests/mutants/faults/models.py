@@ -31,4 +31,7 @@ FAULTS: list[tuple[str, str, str]] = [
      "front.names == model.names[:len(front.names)]"),
     ("fedmpi.models.checks:refuse_unfit_parameters", "if not value.requires_grad:", "if False:"),
     ("fedmpi.models.checks:try_modes", "(True, example), (True, example[:1])", "(True, example)"),
-    ("fedmpi.models.parameters:Constants.follow", "if device not in copies:", "if True:")]
+    ("fedmpi.models.parameters:Constants.follow", "if device not in copies:", "if True:"),
+    # running statistics, equal centres, attackers
+    ("fedmpi.models.slices:remove_slices", "if is_inside(hole, part):", "if True:"),
+    ("fedmpi.models.slices:take_statistics", "    w = w.clone()\n", "    w = w\n")]
