@@ -16,7 +16,7 @@ from fedmpi.testing.lab import Lab
 from fedmpi.testing.report import make_subject
 from fedmpi.testing.subject import Subject
 from fedmpi.testing.thread_ranks import run_ranks
-from tests.testing.broken import BROKEN, Remembering, Unused, Varied
+from tests.testing.broken import BROKEN, DifferingAtLast, Remembering, Unused, Varied
 
 BY_NAME = {promise.name: promise for promise in PROMISES}
 
@@ -35,6 +35,11 @@ def test_a_promise_that_is_not_kept_is_noticed(name):
     with pytest.raises((AssertionError, RuntimeError, FedmpiError)) as found:
         BY_NAME[name].check(make_subject(BROKEN[name], {}))
     assert str(found.value)
+
+
+def test_models_that_are_judged_are_compared_too():
+    with pytest.raises(AssertionError, match="the weights of `personal` are .* apart in engines loop and vmap"):
+        BY_NAME["vectorised"].check(make_subject(DifferingAtLast, {}))
 
 
 @pytest.mark.parametrize("how, first, last", [
