@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import math
 from itertools import combinations, product
 
 import pytest
@@ -11,6 +12,8 @@ import pytest
 from fedmpi.clients.hosted import HostedClients
 from fedmpi.clients.partial_sums import PartialSums
 from fedmpi.clients.state_store import Spill
+from fedmpi.methods.pfedme import PFedMe
+from fedmpi.methods.pfedme import Shared as PFedMeShared
 from fedmpi.server.checkpoint_writer import CheckpointWriter
 from tests.decomposition import cases, quick
 from tests.decomposition.__main__ import main
@@ -100,14 +103,18 @@ def test_a_run_that_fails_is_a_mismatch_and_ends_no_other(suite, monkeypatch):
 
 
 @pytest.mark.slow("runs that are refused, on up to three ranks")
-def test_a_run_that_is_refused_as_its_reference_is_agrees(suite):
-    """Attackers drive FedCR's variances below zero."""
+def test_a_run_that_is_refused_as_its_reference_is_agrees(suite, monkeypatch):
+    """The server of pFedMe goes so far past the mean that its model is not finite."""
+    kept = PFedMe.server
+    monkeypatch.setattr(PFedMe, "server", lambda self, shared, up, who: PFedMeShared(
+        kept(self, shared, up, who).w * (math.inf if self.beta > 1 else 1)))
+    monkeypatch.setitem(cases.SCENARIOS, "noise", ("method.beta=2",))
     rows = [{**ROW, "scenario": scenario, "ranks": ranks} for ranks in (2, 3) for scenario in ("noise", "plain")]
-    found = suite.compare("fedcr", rows)
+    found = suite.compare("pfedme", rows)
     assert [broken(one) for one in found] == [False] * 4 and [len(one.digest) for one in found] == [0, 64] * 2
     # One that is refused alone, or for another reason, is a mismatch.
     for wanted, said in (({"digest": "d"}, "no"), (Refused("yes"), "refusal 'no', not 'yes',")):
-        one = finding("fedcr", rows[0], Refused("no"), wanted)
+        one = finding("pfedme", rows[0], Refused("no"), wanted)
         assert broken(one) and one.differs == said
 
 
