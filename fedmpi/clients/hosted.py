@@ -70,7 +70,7 @@ class HostedClients:
         self.room = room = room or gpu_card.limit_memory(config, device)
         first = type(first_mine)(*(v.to(device) for v in first_mine))
         self.hooks = Hooks(method, first_mine, up, federation.classes)
-        self.store = StateStore(first, room.states, config.state.scratch)
+        self.store = StateStore(first, room.states, config.state.scratch if self.clients else None)
         self.samples = SampleCache(federation, device, room.samples)
         self.evaluator = Evaluator(self, config.judged_on, load_measures(config.evaluate.measures))
         self.sums, self.counter = PartialSums(self), StepCounter()
@@ -130,7 +130,7 @@ class HostedClients:
         self.context.client = None
 
     def apply_in_time(self, function: Callable[..., State], clients: list[int], shared: State, when: int,
-                      whose: int) -> Iterator[tuple[int, State]]:
+                      whose: int | None) -> Iterator[tuple[int, State]]:
         """Do the same for training, but give up before the next client if somebody waits too long for the end."""
         for done, pair in enumerate(self.apply(function, clients, shared, when, whose), 1):
             yield pair
@@ -173,7 +173,7 @@ class HostedClients:
             rest = np.setdiff1d(self.clients, everybody).tolist() if self.method.idles or judges_all else []
             if judges_all:
                 # train the others too, only to measure them; their new state is discarded
-                for client, (mine, up) in self.apply(self.hooks.client, rest, shared, when):
+                for client, (mine, up) in self.apply_in_time(self.hooks.client, rest, shared, when, None):
                     evaluator.measure_after_training(client, mine, up)
             if self.method.idles:
                 for client, mine in self.apply_in_time(self.hooks.idle, rest, shared, when, OTHERS):

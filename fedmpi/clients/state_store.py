@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import socket
 import tempfile
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
@@ -17,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedmpi.errors import FedmpiError
+from fedmpi.errors import BadInput, FedmpiError
 from fedmpi.method import State
 from fedmpi.storage import checkpoint
 
@@ -143,10 +144,17 @@ class Spill:
 
     Args:
         first: a state like those that are written
-        folder: where the file is; None: the system's temporary folder"""
+        folder: where the file is; None: the system's temporary folder
+
+    Raises:
+        BadInput: if there is no such folder."""
 
     def __init__(self, first: State, folder: str | None):
         self.first, self.folder = first, folder
+        # now, and not at the first state that does not fit in memory, perhaps hours later
+        if folder is not None and not (os.path.isdir(folder) and os.access(folder, os.W_OK | os.X_OK)):
+            raise BadInput(f"state.scratch = {folder}: no folder on {socket.gethostname()} in which this process may "
+                           "write; make it, or name another one")
         self.shapes = [(v.dtype, v.shape, v.numel() * v.element_size()) for v in first]
         self.size = sum(size for _, _, size in self.shapes)
         # the record of each client, and records of clients that were forgotten

@@ -82,6 +82,9 @@ class Train:
                              "set both or none")
         if any(t < 1 for t in self.milestones) or sorted(set(self.milestones)) != list(self.milestones):
             raise ValueError(f"milestones = {list(self.milestones)}: they must ascend, and rounds count from 1")
+        if self.milestones and self.milestones[0] <= self.warm_up:
+            raise ValueError(f"milestones = {list(self.milestones)}: the rate grows until round warm_up = "
+                             f"{self.warm_up}; give later ones, or a shorter warm_up")
 
     def refuse_rounds(self, rounds: int) -> None:
         """Raise BadInput if a run of so many rounds would end while the learning rate still grows."""

@@ -223,8 +223,10 @@ class Vmap:
         return None
 
     def _fitting(self, group: ClientGroup, local: batch_plan.LocalTraining, x: Tensor, y: Tensor) -> int:
-        """Return how many clients like this one fit, with its samples and the vectors that each takes."""
-        each = x.numel() * 4 + count_vectors(local.optimizer) * 4 * group.method.model.size
+        """Return how many clients like this one fit, with its samples, a batch of them, which is as wide as
+        `train.batch` however few they are, and the vectors that each takes."""
+        numbers = x.numel() + local.batch * x[0].numel() + count_vectors(local.optimizer) * group.method.model.size
+        each = 4 * numbers
         return max(1, int(self.memory // each))
 
     def _together(self, function: Callable[..., State], clients: list[int], shared: State, group: ClientGroup,

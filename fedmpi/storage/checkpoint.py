@@ -44,6 +44,7 @@ FREE = ("rounds", "stop", "evaluate.every", "evaluate.after_training", "evaluate
         "engine", "cuda_graphs", "comm", "state", "data.root", "data.cache")
 # Those of them that may change the last bits.
 ROUNDING_FIELDS = ("threads", "device", "engine", "cuda_graphs")
+HOSTING_FIELDS = ("placement", "server.hosts_clients")
 ABSENT = object()
 checkpoint_json = partial(json.dumps, default=np.generic.item)
 
@@ -256,8 +257,13 @@ def warn_of_other_settings(snapshot: Snapshot, config: JsonObject) -> list[str]:
     """Return a warning for each setting that differs, and with which sums inside a training step may be rounded
     otherwise, and one if settings of `evaluate` differ, but no round is left to measure."""
     then, now = (flatten_settings(c, keep_empty=True) for c in (snapshot.config, config))
+    # sums in single precision depend on which clients a rank hosts
+    fields = ROUNDING_FIELDS + HOSTING_FIELDS * (now.get("server.reduce") == "float32")
     warnings = [f"{key} is {then.get(key)} in the checkpoint and {now[key]} now: the last bits may differ, and with "
-                "them the digest" for key in ROUNDING_FIELDS if then.get(key) != now[key]]
+                "them the digest" for key in fields if then.get(key) != now[key]]
+    if any(is_among(key, ["edge"]) and then.get(key) != now.get(key) for key in {**then, **now}):
+        warnings.append(f"edge differs from that of the checkpoint (round {snapshot.round}): simulated_seconds counts "
+                        "the rounds so far as they were timed then, or not at all")
     idle = [key for key, value in now.items() if is_among(key, ["evaluate"]) and then.get(key, value) != value]
     # a last round that was not evaluated is evaluated now
     if idle and snapshot.round == config["rounds"] and any(map(is_evaluated, snapshot.metrics[-1:])):

@@ -9,7 +9,8 @@ import torch
 
 from fedmpi.clients import evaluation
 from fedmpi.clients import hosted as module
-from fedmpi.config.schema import Data, Evaluate, Server
+from fedmpi.config.schema import Checkpoint, Data, Evaluate, Server, StateSettings
+from fedmpi.errors import BadInput, GivenUp
 from fedmpi.faults import Attack
 from tests.federations import Digits, Lab, View, method, mlp
 
@@ -39,6 +40,23 @@ def lab(federation):
         return Lab(method(name, mlp()), federation, share=SHARE, data=THREE,
                    evaluate=Evaluate(on=on, after_training=after), **sections)
     return make
+
+
+def test_judging_is_given_up_before_the_next_client(lab):
+    """Clients may train before they are judged."""
+    run = lab(checkpoint=Checkpoint(grace=2.5)).go(1)
+    seconds = iter((0., 2.5, 2.6))
+    run.group.context.waits = lambda: next(seconds)
+    with pytest.raises(GivenUp, match=r"more than 2.5 s ago \(checkpoint.grace\)"):
+        run.group.evaluator.measure_clients(1, 8)
+    assert next(seconds, None) is None
+
+
+def test_a_rank_without_clients_needs_no_scratch_folder(lab):
+    there = {"state": StateSettings(scratch="/nowhere")}
+    assert lab(homes=np.ones(8, np.int64), **there).group.clients == []
+    with pytest.raises(BadInput, match="state.scratch = /nowhere: no folder on "):
+        lab(**there)
 
 
 def measured(w, x, y) -> list[float]:

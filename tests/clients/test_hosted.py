@@ -191,9 +191,9 @@ def test_the_local_training_of_a_round():
                                      ("sgd", .01, True, 2.), .1, NO_AUGMENTATION, None, True)
 
 
-def test_settings_reach_the_engine_and_the_store():
-    group = lab(state=StateSettings(memory=2 ** -16, scratch="/nowhere")).group
-    assert group.store.memory == group.samples.memory == 2 ** 14 and group.store._spill.folder == "/nowhere"
+def test_settings_reach_the_engine_and_the_store(tmp_path):
+    group = lab(state=StateSettings(memory=2 ** -16, scratch=str(tmp_path))).group
+    assert group.store.memory == group.samples.memory == 2 ** 14 and group.store._spill.folder == str(tmp_path)
     assert isinstance(group.engine, Loop)
     group.use_engine("vmap")
     assert isinstance(group.engine, Vmap) and group.engine.memory == 2 ** 12

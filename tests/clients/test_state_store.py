@@ -10,7 +10,7 @@ import torch
 
 from fedmpi.clients import state_store
 from fedmpi.clients.state_store import StateStore, compute_digest, compute_run_digest
-from fedmpi.errors import FedmpiError
+from fedmpi.errors import BadInput, FedmpiError
 from fedmpi.method import Nothing
 from fedmpi.storage import checkpoint
 
@@ -99,6 +99,13 @@ def test_a_state_that_was_spilled_twice_is_the_newer_one():
         s.write(0, row(value))
         s.write(5, row(50))
     assert s.read(0).n == 2 and s.read(5).n == 50
+
+
+def test_a_missing_scratch_folder_is_named_before_anything_is_trained(tmp_path):
+    for bad in (tmp_path / "none", tmp_path / "file"):
+        (tmp_path / "file").touch(0o700)
+        with pytest.raises(BadInput, match=f"state.scratch = {bad}: no folder on .* in which this process may write"):
+            StateStore(store().first, scratch=str(bad))
 
 
 def test_scratch_space_that_cannot_be_written_is_named(tmp_path, monkeypatch):

@@ -7,6 +7,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, ExponentialLR, LinearLR,
 
 from fedmpi.config.schema import Train, resolve
 from fedmpi.engines.batch_plan import get_local_training
+from fedmpi.errors import BadInput
 
 ROUNDS, LR = 10, .2
 
@@ -49,3 +50,10 @@ def test_decay_and_schedule_multiply_and_so_do_rates_of_a_methods_own():
 def test_the_last_round_of_a_warm_up_is_below_the_full_rate():
     assert rates(warm_up=ROUNDS - 1) == pytest.approx([LR * (t + 1) / ROUNDS for t in range(ROUNDS)])
     assert Train().rate_factor(7, ROUNDS) == 1.
+
+
+def test_milestones_while_the_rate_grows_are_refused():
+    step = {"lr": LR, "schedule": "step", "warm_up": 3}
+    with pytest.raises(BadInput, match=r"milestones = \[3\]: the rate grows until round warm_up = 3; give later ones"):
+        resolve({"rounds": ROUNDS, "train": step | {"milestones": [3]}})
+    assert resolve({"rounds": ROUNDS, "train": step | {"milestones": [4]}})

@@ -135,8 +135,9 @@ def test_steps_of_clients_that_are_trained_again_count_once(bench, verb):
 
 
 def test_chunks_are_as_many_clients_as_fit(bench):
-    """The largest comes first, and all count as large as it, with ten vectors of parameters. A sample is 64 numbers."""
-    bytes_of = [4 * 64 * n + 10 * 4 * bench.model.size for n in (57, 11, 10, 3, 1)]
+    """The largest comes first, and all count as large as it, with a batch, of 10 samples also for those that have
+    fewer, and ten vectors of parameters. A sample is 64 numbers."""
+    bytes_of = [4 * 64 * (n + 10) + 10 * 4 * bench.model.size for n in (57, 11, 10, 3, 1)]
     # Bytes become floats.
     if len(bench.model.shapes[0]) == 4:
         assert bench.training(0)[0].dtype == torch.uint8

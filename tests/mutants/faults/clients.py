@@ -64,4 +64,9 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.clients.returned:refuse_wrong_messages", "mixed.dtype != like.dtype", "False"),
     ("fedmpi.clients.hooks:Hooks.server", "error=FedmpiError", "error=Exception"),
     ("fedmpi.clients.evaluation:Evaluator._measure_batch", "rows[:len(row)] += row", "pass"),
-]
+    ("fedmpi.clients.evaluation:Evaluator.measure_clients",
+     "WITHOUT_ADAPTATION), client, weights)\n                hosted.check_grace()",
+     "WITHOUT_ADAPTATION), client, weights)"),
+    ("fedmpi.clients.state_store:Spill.__init__", "os.path.isdir(folder) and", "True and"),
+    ("fedmpi.clients.hosted:HostedClients.__init__", "config.state.scratch if self.clients else None",
+     "config.state.scratch")]

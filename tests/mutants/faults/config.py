@@ -41,4 +41,11 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.config.load:Loader.flatten_mapping", "in reversed(mappings)", "in mappings"),
     ("fedmpi.config.load:read_yaml", "MAX_CHARACTERS + 1", "MAX_CHARACTERS"),
     ("fedmpi.config.load:", "(true|false)$", "(true|false|yes|no)$"),
-    ("fedmpi.config.load:", "(0|[1-9][\\d_]*)$", "([0-9][\\d_]*)$")]
+    ("fedmpi.config.load:", "(0|[1-9][\\d_]*)$", "([0-9][\\d_]*)$"),
+    ("fedmpi.config.idle_settings:list_idle_settings", "if t >= rounds]", "if t > rounds]"),
+    ("fedmpi.config.idle_settings:list_idle_settings", "if t > rounds]", "if t >= rounds]"),
+    ("fedmpi.config.idle_settings:list_idle_settings", "if first >= rounds:", "if first > rounds:"),
+    ("fedmpi.config.idle_settings:list_idle_settings", "every - every * (-config.stop.patience // every)",
+     "config.stop.patience + every"),
+    ("fedmpi.config.train:Train._refuse_schedule", "self.milestones[0] <= self.warm_up",
+     "self.milestones[0] < self.warm_up")]

@@ -66,7 +66,7 @@ FAULTS: list[tuple[str, str, str]] = [
     # the vectorised engine
     ("fedmpi.engines.vmap:Vmap._tried", "len(chunk) // 2", "len(chunk) - 1"),
     ("fedmpi.engines.vmap:Vmap._tried", "        group.counter.table[:] = counted\n", ""),
-    ("fedmpi.engines.vmap:Vmap._fitting", "count_vectors(local.optimizer) * 4", "4"),
+    ("fedmpi.engines.vmap:Vmap._fitting", "count_vectors(local.optimizer) * group", "group"),
     ("fedmpi.engines.cohort:Cohort.plans", "count.clamp_min(1)", "self.local.batch"),
     ("fedmpi.engines.padding:pad_samples", "row[0] if len(row) else 0", "0"),
     ("fedmpi.engines.padding:gather_padded", "mine[0] if len(mine) else 0", "0"),
@@ -87,4 +87,5 @@ FAULTS: list[tuple[str, str, str]] = [
     # states, samples, homes
     ("fedmpi.engines.engine_choice:time_engine", "group.clients[:CLIENTS_TIMED]", "group.clients"),
     ("fedmpi.engines.cohort_steps:CohortSteps.sort_by_steps", "-steps[i]", "steps[i]"),
-    ("fedmpi.engines.batch_plan:Portion.shorten", "max(1, ", "max(0, ")]
+    ("fedmpi.engines.batch_plan:Portion.shorten", "max(1, ", "max(0, "),
+    ("fedmpi.engines.vmap:Vmap._fitting", "local.batch * x[0].numel()", "0")]

@@ -70,4 +70,6 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.storage.run_status:read_outcome", 'result["rounds"] < rounds', 'result["rounds"] <= rounds'),
     ("fedmpi.storage.run_status:read_job_log", "starts[-1] if starts", "starts[0] if starts"),
     ("fedmpi.storage.folder_choice:find_resume_checkpoint", "if refused and newest is None", "if refused"),
-    ("fedmpi.storage.folder_choice:find_resume_checkpoint", "path.is_dir()", "path.is_file()")]
+    ("fedmpi.storage.folder_choice:find_resume_checkpoint", "path.is_dir()", "path.is_file()"),
+    ("fedmpi.storage.checkpoint:warn_of_other_settings", "HOSTING_FIELDS * (", "HOSTING_FIELDS * (0 * "),
+    ("fedmpi.storage.checkpoint:warn_of_other_settings", 'is_among(key, ["edge"])', 'key == "edge"')]

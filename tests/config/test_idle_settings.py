@@ -1,0 +1,35 @@
+"""Settings that ask for something after the last round are named."""
+from __future__ import annotations
+
+import pytest
+
+from fedmpi.config.idle_settings import list_idle_settings
+from fedmpi.config.schema import resolve
+
+
+def idle(**values) -> list[str]:
+    return list_idle_settings(resolve({"rounds": 10, **values}))
+
+
+def test_milestones_from_the_last_round_on():
+    step = {"lr": .1, "schedule": "step"}
+    assert idle(train=step | {"milestones": [3, 9]}) == []
+    assert idle(train=step | {"milestones": [9, 10, 20]}) == [
+        "train.milestones = [10, 20]: the run has 10 rounds, so the rate does not change then"]
+
+
+def test_embeddings_after_the_last_round():
+    assert idle(evaluate={"embeddings": [1, 10]}) == []
+    assert idle(evaluate={"embeddings": [1, 11]}) == [
+        "evaluate.embeddings = [11]: the run has 10 rounds, so nothing is stored then"]
+
+
+@pytest.mark.parametrize("every, patience, first", [
+    (1, 8, None), (1, 9, 10), (3, 6, None), (3, 7, 12), (5, 1, 10), (4, 4, None), (50, 1, 100)])
+def test_patience_that_outlasts_the_run(every, patience, first):
+    """The first evaluation may be the best one. The run ends with its last round anyhow."""
+    data = {"name": "digits", "split": [.6, .15, .25]}
+    said = idle(data=data, evaluate={"every": every}, stop={"patience": patience})
+    assert said == ([] if first is None else [
+        f"stop.patience = {patience} cannot end the run before its last round: with evaluate.every = {every} round "
+        f"{first} is the first that could, and rounds = 10"])

@@ -1,0 +1,31 @@
+"""What a restart says of settings that may differ from those of the checkpoint, but not without a trace."""
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from fedmpi.config.schema import resolve, to_plain
+from fedmpi.storage.checkpoint import warn_of_other_settings
+
+
+def say(then: dict, now: dict) -> list[str]:
+    before = SimpleNamespace(config=to_plain(resolve(then)), round=2, metrics=[])
+    return warn_of_other_settings(before, to_plain(resolve(now)))
+
+
+@pytest.mark.parametrize("then, now", [({}, {"edge": {}}), ({"edge": {}}, {"edge": {"bandwidth": 1000.}})])
+def test_simulated_seconds_of_another_device_are_named(then, now):
+    """Two rounds without `edge` and two with it gave half of the seconds of four rounds, without a word."""
+    (said,) = say(then, now)
+    assert said == ("edge differs from that of the checkpoint (round 2): simulated_seconds counts the rounds so far as "
+                    "they were timed then, or not at all")
+    assert say(now, now) == []
+
+
+def test_sums_in_single_precision_depend_on_who_hosts_whom():
+    blocks = {"placement": "blocks", "server": {"hosts_clients": True}}
+    assert say({}, blocks) == []
+    single = {"server": {"reduce": "float32"}}
+    said = say(single, {"placement": "blocks", "server": {"reduce": "float32", "hosts_clients": True}})
+    assert [line.partition(" is ")[0] for line in said] == ["placement", "server.hosts_clients"]
