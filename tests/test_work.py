@@ -26,7 +26,7 @@ TABLE = {
     "vmap: mlp, momentum and pulls": Work(542, 726216, 0, 1132),
     "sum: 8 clients": Work(72, 48568, 9, 207),
     "judged: 1 client": Work(8, 1736, 1, 58),
-    "judged: 8 clients": Work(64, 13888, 8, 753),
+    "judged: 8 clients": Work(64, 13888, 8, 802),
     "trained: 8 clients": Work(182, 138848, 8, 1899),
     "order: touched": Work(0, 0, 0, 29),
     "order: a sum": Work(65, 408, 9, 160),

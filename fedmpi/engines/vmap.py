@@ -3,6 +3,7 @@ the calls of its data that take time step out of vmap and work on the whole coho
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -225,8 +226,8 @@ class Vmap:
     def _fitting(self, group: ClientGroup, local: batch_plan.LocalTraining, x: Tensor, y: Tensor) -> int:
         """Return how many clients like this one fit, with its samples, a batch of them, which is as wide as
         `train.batch` however few they are, and the vectors that each takes."""
-        numbers = x.numel() + local.batch * x[0].numel() + count_vectors(local.optimizer) * group.method.model.size
-        each = 4 * numbers
+        samples = x.numel() + local.batch * math.prod(x.shape[1:])
+        each = 4 * (samples + count_vectors(local.optimizer) * group.method.model.size)
         return max(1, int(self.memory // each))
 
     def _together(self, function: Callable[..., State], clients: list[int], shared: State, group: ClientGroup,

@@ -88,4 +88,4 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.engines.engine_choice:time_engine", "group.clients[:CLIENTS_TIMED]", "group.clients"),
     ("fedmpi.engines.cohort_steps:CohortSteps.sort_by_steps", "-steps[i]", "steps[i]"),
     ("fedmpi.engines.batch_plan:Portion.shorten", "max(1, ", "max(0, "),
-    ("fedmpi.engines.vmap:Vmap._fitting", "local.batch * x[0].numel()", "0")]
+    ("fedmpi.engines.vmap:Vmap._fitting", "local.batch * math.prod(x.shape[1:])", "0")]
