@@ -168,9 +168,8 @@ def cluster_models(rows: RowsLike, squares: RowsLike, centres: Tensor, seed: tup
     products = centres @ centres.T
     across = (gram.diagonal()[:, None] + products.diagonal() - to_centres) / 2
     points = embed_rows(torch.cat([torch.cat([gram, across], 1), torch.cat([across.T, products], 1)]))
-    # the first of equal centres
-    twins = (to_centres[:, :, None] == to_centres[:, None]).all(0).int().argmax(1)
-    return measure_clusters(kmeans(points[:-k], k, points[-k:][twins], seed, keep_empty=keep_empty), points[:-k])
+    start = points[-k:][find_first_equal(to_centres.T)]
+    return measure_clusters(kmeans(points[:-k], k, start, seed, keep_empty=keep_empty), points[:-k])
 
 
 def find_first_equal(rows: Tensor) -> Tensor:

@@ -131,8 +131,8 @@ class FeSEM(Method):
         points = embed_rows(up.w.gram(beside=shared.w, blocks=self.slices))
         rows, centres = points[:len(who.ids)], points[len(who.ids):]
         # of equal centres, which clusters without a member have, the first one
-        centres = centres[find_first_equal(torch.cat([shared.w[:, part] for part in self.slices], 1))]
-        start = None if (shared.of < 0).all() else centres
+        start = None if (shared.of < 0).all() else centres[
+            find_first_equal(torch.cat([shared.w[:, part] for part in self.slices], 1))]
         found = kmeans(rows, self.k, start, (who.seed, who.round + 1), weight, TRIES, keep_empty=True)
         who.log(clusters=found.labels, k=self.k, iterations=found.iterations,
                 distance=compute_mean_distance(rows, found.labels, weight))

@@ -12,7 +12,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.clustering.kmeans_and_linkage:lloyd", "weight[labels == j])", "None)"),
     ("fedmpi.clustering.kmeans_and_linkage:compute_mean_distance", "weight[labels == j])", "None)"),
     ("fedmpi.clustering.kmeans_and_linkage:split_in_two", "2 * leaving.sum() <=", "2 * leaving.sum() <"),
-    ("fedmpi.clustering.kmeans_and_linkage:cluster_models", ".int().argmax(1)", ".int().argmin(1)"),
+    ("fedmpi.clustering.kmeans_and_linkage:cluster_models", "[find_first_equal(to_centres.T)]", ""),
     ("fedmpi.clustering.kmeans_and_linkage:cluster_models",
      "products.diagonal() - to_centres) / 2",
      "products.diagonal() - to_centres)"),
@@ -25,4 +25,5 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.clustering.kmeans_and_linkage:cluster_models", "torch.cat([values[..., block] for block in blocks], -1)",
      "values"),
     ("fedmpi.clustering.kmeans_and_linkage:find_first_equal", "(number[:, None] == number).int().argmax(1)", "number"),
+    ("fedmpi.clustering.kmeans_and_linkage:find_first_equal", ".int().argmax(1)", ".int().argmin(1)"),
     ("fedmpi.clustering.kmeans_and_linkage:kmeans", "simplefilter(\"ignore\", Con", "simplefilter(\"default\", Con")]
