@@ -81,9 +81,6 @@ class ClientHolder(Protocol):
               whose: int | None = None, to_judge: bool = False) -> Iterator[tuple[int, State]]:
         """Yield (client, function(shared, mine, data))."""
 
-    def check_grace(self) -> None:
-        """Give up if somebody waits too long for the end."""
-
     def timed(self, phase: str) -> AbstractContextManager[None]:
         """Add the seconds of a block to a phase."""
 
@@ -138,13 +135,11 @@ class Evaluator:
                 weights = hosted.hooks.unadapted(hosted.shared, hosted.store.read(client))
                 if weights is not None:
                     self.measure(found, (client, WITHOUT_ADAPTATION), client, weights)
-                hosted.check_grace()
             # Their steps are not counted: the books state the steps behind the models of those that take part.
             if hosted.newcomers:
                 served = hosted.apply(hosted.hooks.serve_newcomer, hosted.newcomers, hosted.shared, when, to_judge=True)
                 for client, weights in served:
                     self.measure(found, (client, BEFORE_TRAINING), client, weights)
-                    hosted.check_grace()
             self.finish()
             found |= {(client, AFTER_TRAINING): row for client, row in self.after_training.items()}
             for place, numbers in found.items():

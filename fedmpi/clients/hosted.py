@@ -118,24 +118,21 @@ class HostedClients:
 
     def apply(self, function: Callable[..., State], clients: list[int], shared: State, when: int,
               whose: int | None = None, to_judge: bool = False) -> Iterator[tuple[int, State]]:
-        """Yield (client, function(shared, mine, data)) for each of some hosted clients, in round `when`.
+        """Yield (client, function(shared, mine, data)) for each of some hosted clients, in round `when`; give up before
+        the next client if somebody waits too long for the end.
 
         Args:
             whose: as what gradient steps are counted (see engines/step_counter.py); None: they are not
             to_judge: whether they train only to be judged before the round (see batch_plan.get_local_training)"""
         self.context.round = when
         self.counter.begin(whose, warm_up=when < 0)
-        yield from self.engine.apply(function, clients, shared, self, self.local(when, to_judge))
-        self.counter.begin(None)
-        self.context.client = None
-
-    def apply_in_time(self, function: Callable[..., State], clients: list[int], shared: State, when: int,
-                      whose: int | None) -> Iterator[tuple[int, State]]:
-        """Do the same for training, but give up before the next client if somebody waits too long for the end."""
-        for done, pair in enumerate(self.apply(function, clients, shared, when, whose), 1):
+        results = self.engine.apply(function, clients, shared, self, self.local(when, to_judge))
+        for done, pair in enumerate(results, 1):
             yield pair
             if done < len(clients):
                 self.check_grace()
+        self.counter.begin(None)
+        self.context.client = None
 
     def check_grace(self) -> None:
         """Give the round up if somebody waits too long for its end. Engines that train many clients at once ask often.
@@ -159,7 +156,7 @@ class HostedClients:
             shared, evaluator, after = self.shared, self.evaluator, self.config.evaluate.after_training
             self.here = [int(i) for i in here]
             self.ups, evaluator.after_training, self.largest = dict.fromkeys(self.here), {}, {}
-            for client, (mine, up) in self.apply_in_time(self.hooks.client, self.here, shared, when, PARTICIPANTS):
+            for client, (mine, up) in self.apply(self.hooks.client, self.here, shared, when, PARTICIPANTS):
                 sent = updates.alter_update(self.config, client, client in self.attackers, shared, up, when)
                 if self.skips_bad_updates and not updates.fits_exact_sums(mine, sent):
                     # its state stays what it was
@@ -173,10 +170,10 @@ class HostedClients:
             rest = np.setdiff1d(self.clients, everybody).tolist() if self.method.idles or judges_all else []
             if judges_all:
                 # train the others too, only to measure them; their new state is discarded
-                for client, (mine, up) in self.apply_in_time(self.hooks.client, rest, shared, when, None):
+                for client, (mine, up) in self.apply(self.hooks.client, rest, shared, when):
                     evaluator.measure_after_training(client, mine, up)
             if self.method.idles:
-                for client, mine in self.apply_in_time(self.hooks.idle, rest, shared, when, OTHERS):
+                for client, mine in self.apply(self.hooks.idle, rest, shared, when, OTHERS):
                     self._keep(client, mine)
             evaluator.finish()
             self._refuse_bad_states()

@@ -16,7 +16,7 @@ FAULTS: list[tuple[str, str, str]] = [
      "self.here), evaluator.after_training, {}"),
     ("fedmpi.clients.hosted:HostedClients.take_times", "self.seconds = dict.fromkeys(ROUND_PHASES, 0.)", "pass"),
     ("fedmpi.clients.evaluation:Evaluator.measure_clients", "WITHOUT_ADAPTATION)", "AFTER_TRAINING)"),
-    ("fedmpi.clients.hosted:HostedClients.apply_in_time", "done < len(clients)", "True"),
+    ("fedmpi.clients.hosted:HostedClients.apply", "done < len(clients)", "True"),
     ("fedmpi.clients.hosted:HostedClients.add_message", "torch.from_numpy(scales)", "torch.from_numpy(2 * scales)"),
     ("fedmpi.clients.hosted:HostedClients.training", "classes - 1 - y", "classes - y"),
     # states, samples, homes
@@ -64,9 +64,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.clients.returned:refuse_wrong_messages", "mixed.dtype != like.dtype", "False"),
     ("fedmpi.clients.hooks:Hooks.server", "error=FedmpiError", "error=Exception"),
     ("fedmpi.clients.evaluation:Evaluator._measure_batch", "rows[:len(row)] += row", "pass"),
-    ("fedmpi.clients.evaluation:Evaluator.measure_clients",
-     "WITHOUT_ADAPTATION), client, weights)\n                hosted.check_grace()",
-     "WITHOUT_ADAPTATION), client, weights)"),
+    ("fedmpi.clients.hosted:HostedClients.apply", "                self.check_grace()\n", "                pass\n"),
     ("fedmpi.clients.state_store:Spill.__init__", "os.path.isdir(folder) and", "True and"),
     ("fedmpi.clients.hosted:HostedClients.__init__", "config.state.scratch if self.clients else None",
      "config.state.scratch")]
