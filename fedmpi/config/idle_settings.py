@@ -1,11 +1,36 @@
-"""Settings that cannot act in a run of so many rounds: they are no error, since `rounds` may be raised, but worth a
-line."""
+"""Settings that cannot act in a run: those that ask for something after its last round, and those that belong to a
+value that another setting does not have. They are no error, since a table may vary the other setting or raise `rounds`,
+but worth a line."""
 from __future__ import annotations
+
+import operator
 
 from fedmpi.config.schema import Config
 
+# setting -> another one, and the value of the other one to which it belongs
+BELONGS_TO = {"train.step_factor": ("train.schedule", "step"), "train.padding": ("train.augment", "crop"),
+              "server.trim": ("server.aggregation", "trimmed_mean")}
+
 
 def list_idle_settings(config: Config) -> list[str]:
+    """Return a line for each setting that cannot act in a run with this configuration."""
+    return list_late_settings(config) + list_settings_without_owner(config)
+
+
+def list_settings_without_owner(config: Config) -> list[str]:
+    """Return a line for each setting that is not at its default, and belongs to a value that is not chosen."""
+    found, usual = [], Config()
+    for setting, (owner, value) in BELONGS_TO.items():
+        given, chosen = operator.attrgetter(setting, owner)(config)
+        values = chosen if isinstance(chosen, tuple) else (chosen,)
+        if given != operator.attrgetter(setting)(usual) and value not in values:
+            found.append(f"{setting} = {given} changes nothing: it belongs to {owner}={value}")
+    if config.attack and config.attack.kind == "label_flip" and config.attack.scale != type(config.attack).scale:
+        found.append(f"attack.scale = {config.attack.scale} changes nothing: kind label_flip has no strength")
+    return found
+
+
+def list_late_settings(config: Config) -> list[str]:
     """Return a line for each setting that asks for something after the last round."""
     rounds, every, found = config.rounds, config.evaluate.every, []
     late = [t for t in config.train.milestones if t >= rounds]

@@ -64,10 +64,15 @@ def read_text(text: str) -> tuple[str, Json]:
 
 
 def is_one_value(setting: str, value: object) -> bool:
-    """Say whether what is given for a setting is one value: no mapping, a section with its name, or an optional one
-    without settings. The settings of other mappings are replaced one by one."""
-    return (not isinstance(value, Mapping) or setting.rpartition(".")[2] in NAMED_SECTIONS and "name" in value
-            or not value and setting in OPTIONAL_SECTIONS)
+    """Say whether what is given for a setting is one value: no mapping, a section with its name, an optional one
+    without settings, or an empty mapping for what is no section. The settings of other mappings are replaced one by
+    one, so an empty one for a section changes nothing."""
+    if not isinstance(value, Mapping):
+        return True
+    section, _, last = setting.rpartition(".")
+    if value:
+        return last in NAMED_SECTIONS and "name" in value
+    return setting in OPTIONAL_SECTIONS or bool(section) and last not in NAMED_SECTIONS
 
 
 def flatten_values(values: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, Json]]:

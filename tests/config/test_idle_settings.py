@@ -1,4 +1,4 @@
-"""Settings that ask for something after the last round are named."""
+"""Settings that ask for something after the last round, or belong to a value that is not chosen, are named."""
 from __future__ import annotations
 
 import pytest
@@ -33,3 +33,26 @@ def test_patience_that_outlasts_the_run(every, patience, first):
     assert said == ([] if first is None else [
         f"stop.patience = {patience} cannot end the run before its last round: with evaluate.every = {every} round "
         f"{first} is the first that could, and rounds = 10"])
+
+
+@pytest.mark.parametrize("section, setting, usual, unusual, owner, value", [
+    ("train", "step_factor", .1, .5, "schedule", "step"), ("train", "padding", 4, 2, "augment", "crop"),
+    ("server", "trim", .1, .3, "aggregation", "trimmed_mean")])
+def test_what_belongs_to_a_value_that_is_not_chosen(section, setting, usual, unusual, owner, value):
+    with_owner = {"schedule": {"schedule": "step", "milestones": [2]}, "augment": {"augment": ["flip", "crop"]},
+                  "aggregation": {"aggregation": "trimmed_mean"}}[owner]
+    assert idle(**{section: {setting: usual}}) == []
+    assert idle(**{section: {setting: unusual}}) == [
+        f"{section}.{setting} = {unusual} changes nothing: it belongs to {section}.{owner}={value}"]
+    assert idle(**{section: {setting: unusual, **with_owner}}) == []
+
+
+def test_other_changes_of_images_do_not_pad():
+    assert len(idle(train={"padding": 2, "augment": ["flip"]})) == 1
+
+
+@pytest.mark.parametrize("kind, said", [
+    ("label_flip", ["attack.scale = 2.0 changes nothing: kind label_flip has no strength"]), ("noise", [])])
+def test_a_strength_that_an_attack_does_not_have(kind, said):
+    assert idle(attack={"kind": kind}) == []
+    assert idle(attack={"kind": kind, "scale": 2.}) == said

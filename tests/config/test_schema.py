@@ -60,8 +60,17 @@ def test_sections_that_are_off_by_default_are_those_that_an_empty_mapping_turns_
     assert load_config({}, {"edge": {}}).edge == Edge() and load_config({}).edge is None
     # other sections keep what they have, and names inside a section are no sections
     assert load_config({"train": {"lr": .5}}, {"train": {}}).train.lr == .5
+    kept = {"data": {"partition": {"name": "iid"}}, "model": {"name": "mlp", "hidden": 7}}
+    assert load_config(kept, {"data": {"partition": {}}, "model": {}}) == load_config(kept)
     with pytest.raises(BadInput, match="stop.patience is missing"):
         load_config({}, {"stop": {}})
+
+
+@pytest.mark.parametrize("overrides, said", [(["train.lr={}"], "train.lr = "), ({"train": {"lr": {}}}, "train.lr = "),
+                                             (["train={edge: {}}"], "train.edge"), (["faults.edge={}"], "faults.edge")])
+def test_an_empty_mapping_is_no_value_of_a_setting(overrides, said):
+    with pytest.raises(BadInput, match=said):
+        load_config({"train": {"lr": .5}}, overrides)
 
 
 @pytest.mark.parametrize("text, value", [("1e-3", .001), ("1E-3", .001), ("1.5e+2", 150.), (".5", .5), ("2.", 2.),

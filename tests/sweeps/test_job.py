@@ -152,7 +152,7 @@ def test_settings_become_words_of_the_command_line():
     assert job.flatten_to_words(nested) == [
         "rounds=3", "train.lr=0.1", "train.participation=[0.5, 1.0]", "data.partition={name: iid}",
         "data.partition={n: 3, name: n_class}", "data.fraction=0.001", "method={lam: 0.5, name: ditto}", "edge=null",
-        "text='a: b'", "yes=true"]
+        "text='a: b'", "yes=true", "faults.edge={}"]
     assert job.flatten_to_words({"edge": {}, "train": {}}) == ["edge={}"]
 
 
