@@ -1,12 +1,13 @@
 """What a run changes in its process, and how it is put back when the run was called from Python.
 
-Put back: handlers of signals, PyTorch's number of threads, its switches of precision and determinism, and the state of
-its random generators. Set aside meanwhile: what the caller has switched on that would change results or stop a run,
-such as `torch.no_grad()`, `torch.autocast`, another default type or device. Not put back: how the C library keeps freed
-memory (clients/malloc.py), which cannot be read; the current folder in `sys.path`, from which classes of one's own are
-imported; on a GPU, the variable CUBLAS_WORKSPACE_CONFIG, which cuBLAS reads once, and the current device; under a
-launcher, the variables that MPI reads when it starts (see mpi_world.open_world), and on several ranks `sys.excepthook`
-and a function that is called at exit (see python_api.end_job_with_program)."""
+Put back: handlers of signals, PyTorch's number of threads, its switches of precision and determinism, and the states of
+its random generators and of the global ones of NumPy and Python. Set aside meanwhile: what the caller has switched on
+that would change results or stop a run, such as `torch.no_grad()`, `torch.autocast`, another default type or device.
+Not put back: how the C library keeps freed memory (clients/malloc.py), which cannot be read; the current folder in
+`sys.path`, from which classes of one's own are imported; on a GPU, the variable CUBLAS_WORKSPACE_CONFIG, which cuBLAS
+reads once, and the current device; under a launcher, the variables that MPI reads when it starts (see
+mpi_world.open_world), and on several ranks `sys.excepthook` and a function that is called at exit (see
+python_api.end_job_with_program)."""
 from __future__ import annotations
 
 import signal
@@ -67,12 +68,13 @@ def set_modes_aside() -> Iterator[None]:
 
 @contextmanager
 def restore_torch() -> Iterator[None]:
-    """Put back what a run changes in PyTorch: threads, precision, the order of sums on a GPU, random generators. The
-    modes that the caller has set are set aside meanwhile."""
+    """Put back what a run changes in PyTorch: threads, precision, the order of sums on a GPU, random generators (also
+    those of NumPy and Python). The modes that the caller has set are set aside meanwhile."""
     import torch
 
     from fedmpi.models import precision
-    with set_modes_aside():
+    from fedmpi.models.seeding import restore_plain_generators
+    with set_modes_aside(), restore_plain_generators():
         threads, autocasts, cudnn = torch.get_num_threads(), precision.is_autocasting(), torch.backends.cudnn
         chosen = cudnn.deterministic, cudnn.benchmark, torch.utils.deterministic.fill_uninitialized_memory
         ordered = torch.get_deterministic_debug_mode()

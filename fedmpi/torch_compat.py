@@ -80,6 +80,13 @@ def has_known_forward(layer: nn.Module) -> bool:
     return module.startswith(("torch.nn.modules.", "fedmpi."))
 
 
+def is_plain_convolution(layer: nn.Module) -> bool:
+    """Say whether a layer convolves images as nn.Conv2d does; a class derived from it may compute with other weights
+    than its own. The second method is what the first one calls: an AttributeError if it is gone."""
+    return (isinstance(layer, nn.Conv2d) and type(layer).forward is nn.Conv2d.forward
+            and type(layer)._conv_forward is nn.Conv2d._conv_forward)
+
+
 @contextmanager
 def replace_forward(layers: Iterable[nn.Module], function: Callable[[nn.Module, Tensor], Tensor]) -> Iterator[None]:
     """Let function(layer, x) compute the forward passes of these layers within the context.

@@ -15,6 +15,7 @@ import fedmpi
 from fedmpi.errors import BadInput, FedmpiError, GivenUp
 from fedmpi.methods.fedavg import FedAvg
 from fedmpi.models import precision
+from fedmpi.models.seeding import read_plain_generators
 from fedmpi.stop_signals import SIGNALS
 
 pytestmark = pytest.mark.slow("runs from Python")
@@ -168,7 +169,8 @@ def test_samples_go_into_the_clients_own_network(bench, config, part):
 
 def state_of_process() -> list:
     return [*(signal.getsignal(number) for number in SIGNALS), torch.get_num_threads(), precision.is_autocasting(),
-            torch.get_rng_state().tolist(), torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32,
+            torch.get_rng_state().tolist(), read_plain_generators(),
+            torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32,
             torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled(),
             torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark,
             torch.utils.deterministic.fill_uninitialized_memory]

@@ -207,9 +207,13 @@ class Evaluator:
             self.tallies = []
 
     def _measure_together(self) -> None:
-        """Measure the models that wait as one batch, or in halves if memory is too small for that."""
-        # `pad` needs the client with the most samples first
-        parts = [sorted(self.models, key=lambda model: -len(model[3]))]
+        """Measure the models that wait as one batch for each form that weights have (a method's `unadapted` may return
+        another one than `personal`), or in halves if memory is too small for that."""
+        by_form: dict[tuple[str, ...], list[WaitingModel]] = {}
+        # `pad_samples` needs the client with the most samples first
+        for model in sorted(self.models, key=lambda model: -len(model[3])):
+            by_form.setdefault(describe_form(model[1]), []).append(model)
+        parts = [*by_form.values()]
         self.models = []
         while parts:
             part = parts.pop()
@@ -253,6 +257,12 @@ class Evaluator:
     def _apply_models(self, w: Weights, x: Tensor) -> Tensor:
         """Return the outputs (k, s, ...) of k models, whose leaves are stacked, for samples x (k, s, ...) as stored."""
         return vmap(self.hosted.hooks.predict)(w, as_input(x.flatten(0, 1)).unflatten(0, x.shape[:2]))
+
+
+def describe_form(weights: Weights) -> tuple[str, ...]:
+    """Return what is the same for weights that can be stacked: how tensors are nested, and their shapes and types."""
+    leaves, tree = flatten_tree(weights)
+    return str(tree), *(f"{tuple(leaf.shape)} {leaf.dtype}" for leaf in leaves)
 
 
 def measure_samples(outputs: Tensor, y: Tensor) -> np.ndarray:

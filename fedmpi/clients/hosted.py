@@ -28,6 +28,7 @@ from fedmpi.context import RankContext
 from fedmpi.data.federation import Federation
 from fedmpi.engines import batch_plan, convolutions, engine_choice, gpu_card
 from fedmpi.engines.batch_plan import LocalTraining, Portion
+from fedmpi.engines.gpu_waiting import wait_for_device
 from fedmpi.engines.step_counter import OTHERS, PARTICIPANTS, StepCounter
 from fedmpi.errors import GivenUp
 from fedmpi.faults import choose_attackers
@@ -180,7 +181,7 @@ class HostedClients:
             self.messages.clear()
             self.portions.clear()
             # wait for the GPU, so that its time is charged to this phase and not to the next order
-            convolutions.synchronize_device(self.device)
+            wait_for_device(self.device)
 
     def _keep(self, client: int, mine: State, known: bool = False) -> None:
         """Store a client's state. Note its largest number, unless the state is known to be usable."""

@@ -38,7 +38,7 @@ from fedmpi.engines.padding import (
     split_blocks,
 )
 from fedmpi.engines.recorded_gradients import RecordedGradients
-from fedmpi.engines.step import Step, StepOptions, allocate_rows, make_mover
+from fedmpi.engines.step import Step, StepOptions, allocate_rows, copy_shared, make_mover
 from fedmpi.engines.step_counter import NO_COUNTER, StepCounter
 from fedmpi.models.build import as_input
 from fedmpi.models.flat import Model, Net
@@ -263,7 +263,8 @@ class Cohort(CohortSteps):
                         k: int = k) -> tuple[Tensor, ...]:
                     gradients.begin_step(k)
                     return step(state, *(CohortBatch(self, k, gradients, *batch) for batch in batches))
-                new = vmap(one)(tuple(t[:k] for t in state), [batch for _, *batch in drawn])
+                # A step may hand on what it was given, as another tensor of its state (a former model).
+                new = copy_shared(vmap(one)(tuple(t[:k] for t in state), [batch for _, *batch in drawn]), *state)
                 for t, n in list(zip(state, new, strict=True))[bool(mover):]:
                     t[:k] = n
                 if mover is not None:

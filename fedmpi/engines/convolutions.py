@@ -18,10 +18,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
+from fedmpi.engines.gpu_errors import is_out_of_memory
+from fedmpi.engines.gpu_waiting import wait_for_device
 from fedmpi.models.build import as_input
 from fedmpi.models.flat import Model
 from fedmpi.models.precision import run_forward
-from fedmpi.torch_compat import replace_forward
+from fedmpi.torch_compat import is_plain_convolution, replace_forward
 
 # Engine `vmap` trains at most so many clients together.
 MAX_CLIENTS_AT_ONCE = 128
@@ -43,7 +45,7 @@ def convolve(layer: nn.Conv2d, x: Tensor) -> Tensor:
 
 def can_convolve(layer: nn.Module) -> bool:
     """Say whether `convolve` can take a layer's place."""
-    return (isinstance(layer, nn.Conv2d) and layer.groups == 1 and layer.padding_mode == "zeros"
+    return (is_plain_convolution(layer) and layer.groups == 1 and layer.padding_mode == "zeros"
             and not isinstance(layer.padding, str))
 
 
@@ -59,7 +61,8 @@ def list_convolutions(model: Model) -> list[str]:
 
 
 def time_layers(model: Model, x: Tensor | None, batch: int, clients: int) -> np.ndarray:
-    """Return the seconds of both ways for each layer, (2, layers): grouped, and by `convolve`.
+    """Return the seconds of both ways for each layer, (2, layers): grouped, and by `convolve`; inf if there is no
+    memory for that way.
 
     Args:
         x: a stored sample (1, ...), of which batches are made; None returns zeros.
@@ -69,13 +72,15 @@ def time_layers(model: Model, x: Tensor | None, batch: int, clients: int) -> np.
     found = np.zeros((2, len(layers)))
     if x is None:
         return found
-    shapes = record_input_shapes(model, as_input(x.expand(batch, *x.shape[1:])))
+    shapes = record_input_shapes(model, as_input(x))
     for i, name in enumerate(layers):
         if name in shapes:
-            layer, given = model.module.get_submodule(name), (shapes[name], min(clients, MAX_CLIENTS_AT_ONCE), x.device)
-            found[0, i] = time_layer(layer, *given)
+            rows, *image = shapes[name]
+            given = (rows * batch, *image), min(clients, MAX_CLIENTS_AT_ONCE), x.device
+            layer = model.module.get_submodule(name)
+            found[0, i] = time_if_it_fits(layer, *given)
             with use_unfolded(model, [name]):
-                found[1, i] = time_layer(layer, *given)
+                found[1, i] = time_if_it_fits(layer, *given)
     return found
 
 
@@ -107,6 +112,18 @@ def record_input_shapes(model: Model, x: Tensor) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
+def time_if_it_fits(layer: nn.Conv2d, shape: tuple[int, ...], clients: int, device: torch.device) -> float:
+    """Return the seconds of `time_layer`; inf if memory is too small for it."""
+    try:
+        return time_layer(layer, shape, clients, device)
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+    # now that the error is gone, whose frames hold memory
+    torch.cuda.empty_cache()
+    return np.inf
+
+
 def time_layer(layer: nn.Conv2d, shape: tuple[int, ...], clients: int, device: torch.device) -> float:
     """Return the seconds of forward and backward passes in which each client has its own weights."""
     weights = {name: torch.randn(clients, *p.shape, device=device) for name, p in layer.named_parameters()}
@@ -117,14 +134,8 @@ def time_layer(layer: nn.Conv2d, shape: tuple[int, ...], clients: int, device: t
     step = vmap(grad(loss, (0, 1)))
     for repeat in range(TIMING_REPEATS):
         if repeat == 2:
-            synchronize_device(device)
+            wait_for_device(device)
             begin = time.perf_counter()
         step(weights, x)
-    synchronize_device(device)
+    wait_for_device(device)
     return time.perf_counter() - begin
-
-
-def synchronize_device(device: torch.device) -> None:
-    """Wait until a GPU has finished all work that was given to it; do nothing on a CPU."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

@@ -1,4 +1,5 @@
-"""Do the samples of a batch influence each other? Contrastive losses and networks that centre a batch let them.
+"""Do the samples of a batch influence each other? Contrastive losses and networks that centre a batch let them. And do
+clients share what was drawn for one of them? Those do that draw from a generator which vmap knows nothing of.
 
 Engine `vmap` fills short batches with copies of a sample, whose losses count nothing. That is right only if the output
 and the loss of a sample depend on this sample alone. So both are compared on a few samples together and on each alone.
@@ -15,6 +16,7 @@ from fedmpi.engines.loop import REHEARSAL_TRAINING, LoopBatch, LoopData
 from fedmpi.method import Method, State
 from fedmpi.models.build import as_input
 from fedmpi.models.flat import Model, Net
+from fedmpi.models.seeding import read_plain_generators
 from fedmpi.server_only import hide_server_only
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 # So many samples are compared: two of one class and two of others, for a contrast between two alone is none.
 SAMPLES = 4
+DRAWS_FOR_ALL = "it draws from a generator of NumPy or Python, which would be once for all clients"
 # Equal numbers of a batch and of a single sample differ by roundings alone.
 RELATIVE, ABSOLUTE = 1e-3, 1e-4
 
@@ -32,15 +35,18 @@ class CoupledSamples(Exception):
 
 
 def find_coupling(method: Method, shared: State, mine: State, sample: Tensor) -> tuple[str, str] | None:
-    """Return what lets the samples of a batch influence each other, the network or the method's `client`, and how;
-    None if nothing does.
+    """Return what lets the samples of a batch, or the clients of a cohort, influence each other, the network or the
+    method's `client`, and how; None if nothing does.
 
     Args:
         sample: one sample as stored, (1, ...)."""
-    batch = make_unlike(sample)
+    batch, before = make_unlike(sample), read_plain_generators()
     model = method.model
     # In training BatchNorm takes no single sample.
-    if model.has_batchnorm or not is_same_alone(lambda x: model(model.start, x), model, as_input(batch)):
+    alone = not model.has_batchnorm and is_same_alone(lambda x: model(model.start, x), model, as_input(batch))
+    if read_plain_generators() != before:
+        return "the network", DRAWS_FOR_ALL
+    if not alone:
         return "the network", "the outputs of a sample depend on the other samples of its batch"
     # of one class, and of two if there are two
     for other in range(min(2, model.classes)):
@@ -54,7 +60,7 @@ def find_coupling(method: Method, shared: State, mine: State, sample: Tensor) ->
         # Whatever else fails, fails in training, too, and is told there.
         except Exception:  # noqa: S110
             pass
-    return None
+    return (f"{method.title}.client", DRAWS_FOR_ALL) if read_plain_generators() != before else None
 
 
 def make_unlike(sample: Tensor) -> Tensor:

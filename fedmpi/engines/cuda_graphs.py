@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from fedmpi.engines.gpu_errors import is_out_of_memory
+from fedmpi.engines.gpu_waiting import wait_for_stream
 from fedmpi.torch_compat import end_failed_capture
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class StepRecorder:
                 check()
                 again()
         finally:
-            wait_for(device)
+            wait_for_stream(device)
 
     def _stream(self, device: torch.device) -> torch.cuda.Stream | None:
         """Return the stream on which steps are recorded; None on a CPU.
@@ -95,7 +96,7 @@ class StepRecorder:
             except RuntimeError as error:
                 if "synchronizing" not in str(error):
                     raise
-                self._give_up(error)
+                self.give_up(str(error))
             finally:
                 torch.cuda.set_sync_debug_mode(before)
             return step()
@@ -103,7 +104,7 @@ class StepRecorder:
     def record(self, step: Callable[[], None], device: torch.device) -> Callable[[], None]:
         """Record a step without taking it, and return what takes it: the step itself if it cannot be recorded.
 
-        Its user calls `wait_for` before it drops what this returns."""
+        Its user calls `wait_for_stream` before it drops what this returns."""
         if self.mode == "off":
             return step
         try:
@@ -112,19 +113,14 @@ class StepRecorder:
             # The engine then tries fewer clients at once.
             if is_out_of_memory(error):
                 raise
-            self._give_up(error)
+            self.give_up(str(error))
             return step
 
-    def _give_up(self, error: RuntimeError) -> None:
+    def give_up(self, why: str) -> None:
+        """Record nothing from now on, and say why, by the first line of an error."""
         self.mode = "off"
         logging.getLogger(__name__).warning("fedmpi: goes on without CUDA graphs, for a step cannot be recorded: %s",
-                                            str(error).partition("\n")[0])
-
-
-def wait_for(device: torch.device) -> None:
-    """Wait until a GPU is idle, as it must be before a graph's memory is given back. On a CPU do nothing."""
-    if device.type == "cuda":
-        torch.cuda.current_stream(device).synchronize()
+                                            why.partition("\n")[0])
 
 
 @contextmanager
@@ -162,4 +158,7 @@ def record_step(step: Callable[[], None], stream: torch.cuda.Stream | None) -> C
     except RuntimeError as error:
         end_failed_capture(stream, pool)
         raise first[0] if first else error      # noqa: B904 (it was raised before this one)
+    finally:
+        # an error holds this frame, and with it the tensors of the step, for as long as the frame holds the error
+        first.clear()
     return graph.replay

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from fedmpi.config.schema import Config
 from fedmpi.engines import gpu_card
-from fedmpi.engines.convolutions import synchronize_device
 from fedmpi.engines.coupling import find_coupling
 from fedmpi.engines.gpu_card import MemoryLimits
 from fedmpi.engines.gpu_errors import is_gpu_broken
+from fedmpi.engines.gpu_waiting import wait_for_device
 from fedmpi.engines.loop import Loop
 from fedmpi.engines.vmap import BATCHNORM_REFUSED, Vmap, rehearse_vmap
 from fedmpi.errors import BadInput
@@ -133,5 +133,5 @@ def time_engine(candidate: Engine, group: ClientGroup, shared: State) -> float:
         begin = time.perf_counter()
         for _ in candidate.apply(group.method.client, group.clients[:CLIENTS_TIMED], shared, group, group.local(0)):
             pass
-        synchronize_device(group.device)
+        wait_for_device(group.device)
     return time.perf_counter() - begin

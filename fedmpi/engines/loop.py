@@ -28,9 +28,10 @@ from fedmpi.models.build import SAMPLES_PER_PASS, as_input, as_stored
 from fedmpi.models.flat import Model, Net
 from fedmpi.models.losses import attach_logits, compute_loss, count_classes, read_labels
 from fedmpi.models.precision import run_forward
+from fedmpi.models.seeding import seed_all_generators
 from fedmpi.models.slices import gather_statistics
 from fedmpi.server_only import hide_server_only, refuse_server_only
-from fedmpi.torch_compat import copy_to_each, seed_generators
+from fedmpi.torch_compat import copy_to_each
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -278,8 +279,9 @@ class Loop:
             group: the rank's clients.hosted.HostedClients, which has the samples, the states and the messages."""
         for client in clients:
             group.context.client = client
-            # Networks with dropout draw from these generators.
-            seed_generators(hash((local.seed, local.round, client)) % 2**63)
+            # Networks with dropout, or with layers that they skip at random, draw from these generators. Python hashes
+            # integers alike in every process.
+            seed_all_generators(hash((local.seed, local.round, client)) % 2**63)
             x, y = group.training(client)
             own = local._replace(portion=group.portions.get(client))
             data = LoopData(x, y, client, own, message=group.messages.get(client), counter=group.counter,

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from fedmpi.engines.cuda_graphs import WARMUP_CALLS, StepRecorder, wait_for
+from fedmpi.engines.cuda_graphs import WARMUP_CALLS, StepRecorder
+from fedmpi.engines.gpu_waiting import wait_for_stream
 from fedmpi.engines.gradients import compute_gradient
 from fedmpi.engines.outside_vmap import OutsideVmap, is_shared
 from fedmpi.models.flat import Net
@@ -77,7 +78,7 @@ class RecordedGradients:
 
     def _forget(self) -> None:
         if self.recorded:
-            wait_for(self.device)
+            wait_for_stream(self.device)
             self.recorded.clear()
 
 

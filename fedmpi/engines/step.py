@@ -271,10 +271,10 @@ def make_mover(w: Tensor, local: LocalTraining) -> Step:
     return Step(w, lambda flat: [flat], StepOptions.from_settings(local, {}))
 
 
-def copy_shared(tensors: Sequence[Tensor], w: Tensor) -> list[Tensor]:
-    """Return tensors that do not move with w: copies of those that lie in its memory, and the others as they are."""
-    place = w.untyped_storage().data_ptr()
-    return [t.clone() if t.untyped_storage().data_ptr() == place else t for t in tensors]
+def copy_shared(tensors: Sequence[Tensor], *moved: Tensor) -> list[Tensor]:
+    """Return tensors that do not change with those that are `moved`: copies of what lies in their memory."""
+    places = {w.untyped_storage().data_ptr() for w in moved}
+    return [t.clone() if t.untyped_storage().data_ptr() in places else t for t in tensors]
 
 
 def take_pulls(pulls: Sequence[ActivePull]) -> None:

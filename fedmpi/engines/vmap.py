@@ -181,6 +181,8 @@ class Vmap:
         self.unfolded: list[str] | None = None
         # clients at once: halved when a device runs out of memory, doubled again later; and chunks that fitted since
         self.most, self.fitted = MAX_CLIENTS_AT_ONCE, 0
+        # training samples by client
+        self.sizes: dict[int, int] = {}
 
     def apply(self, function: Callable[..., State], clients: Sequence[int], shared: State, group: ClientGroup,
               local: batch_plan.LocalTraining) -> Iterator[tuple[int, State]]:
@@ -193,8 +195,11 @@ class Vmap:
         # Padding would count in a batch's statistics.
         if group.method.model.has_batchnorm:
             raise BadInput(BATCHNORM_REFUSED)
-        sizes = {c: len(group.training(c)[1]) for c in clients}
-        waiting = sorted(clients, key=lambda c: (-sizes[c], c))
+        for client in clients:
+            # samples that do not fit in memory would be read from the disk for this in every round
+            if client not in self.sizes:
+                self.sizes[client] = len(group.training(client)[1])
+        waiting = sorted(clients, key=lambda c: (-self.sizes[c], c))
         while waiting:
             chunk = waiting[:min(self.most, self._fitting(group, local, *group.training(waiting[0])))]
             results = self._tried(function, chunk, shared, group, local)
@@ -209,7 +214,8 @@ class Vmap:
         try:
             results = self._together(function, chunk, shared, group, local)
         except RuntimeError as error:
-            if len(chunk) == 1 or not is_out_of_memory(error):
+            records = self.graphs.wanted(group.device)
+            if len(chunk) == 1 and not records or not is_out_of_memory(error):
                 raise
             why = str(error).partition("\n")[0]
         else:
@@ -219,6 +225,9 @@ class Vmap:
             return results
         # its clients' steps will be counted when they are made again
         group.counter.table[:] = counted
+        if len(chunk) == 1:
+            self.graphs.give_up(why)
+            return None
         self.most, self.fitted = len(chunk) // 2, 0
         make_room_for_fewer(f"for {len(chunk)} clients", self.most, why)
         return None

@@ -1,8 +1,11 @@
-"""The first weights of a network depend on the run's seed alone, whichever generator its code draws them from."""
+"""What a network's code draws depends on the run's seed alone, whichever global generator it draws from: that of
+PyTorch, of NumPy or of Python. This holds for first weights, and for draws of a forward pass, such as which layers it
+skips."""
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -10,21 +13,41 @@ from torch import nn
 
 from fedmpi.errors import BadInput
 from fedmpi.models.parameters import collect_tensors, is_same
+from fedmpi.torch_compat import seed_generators
+
+
+def seed_all_generators(number: int) -> None:
+    """Seed the global generators of PyTorch (also on GPUs that are in use), NumPy and Python."""
+    seed_generators(number)
+    np.random.seed(number % 2**32)
+    random.seed(number)
+
+
+@contextmanager
+def restore_plain_generators() -> Iterator[None]:
+    """Let the global generators of NumPy and Python go on afterwards as if nothing had been drawn from them."""
+    of_numpy, of_python = np.random.get_state(), random.getstate()
+    try:
+        yield
+    finally:
+        np.random.set_state(of_numpy)
+        random.setstate(of_python)
+
+
+def read_plain_generators() -> tuple[object, ...]:
+    """Return the states of the global generators of NumPy and Python, to be compared."""
+    kind, words, *rest = np.random.get_state()
+    return random.getstate(), kind, words.tobytes(), *rest
 
 
 def build_seeded(build: Callable[[], nn.Module], seed: int) -> nn.Module:
     """Return what build() makes with the global generators of PyTorch, NumPy and Python seeded. Afterwards these go on
     as if nothing had been drawn."""
-    of_numpy, of_python = np.random.get_state(), random.getstate()
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), restore_plain_generators():
         torch.manual_seed(seed)
         np.random.seed(seed % 2**32)
         random.seed(seed)
-        try:
-            return build()
-        finally:
-            np.random.set_state(of_numpy)
-            random.setstate(of_python)
+        return build()
 
 
 def refuse_other_weights(module: nn.Module, again: nn.Module) -> None:

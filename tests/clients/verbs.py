@@ -29,7 +29,7 @@ class Bench:
     def __init__(self, sizes=(57, 1, 11, 3, 10), image=False, device="cpu", net=None):
         net = net or (cnn if image else mlp)()
         self.model, self.federation = net.to(device), Digits(sizes, image=image)
-        self.context = RankContext()
+        self.context, self.device = RankContext(), torch.device(device)
         self.method, self.clients, self.messages = SimpleNamespace(model=self.model), list(range(len(sizes))), {}
         self.portions = {}
         start, generator = self.model.start, torch.Generator().manual_seed(1)
@@ -244,6 +244,22 @@ def scan_streams(model, shared, mine, data):
     return data.scan(step, (mine.w,), streams=(6,))[0]
 
 
+def scan_former(model, shared, mine, data):
+    """Keep the model before each step (the heavy ball)."""
+    def step(state, grad):
+        w, former = state
+        return w - data.lr * grad(model, w) + .5 * (w - former), w
+    return torch.cat(data.scan(step, (mine.w, mine.w)))
+
+
+def scan_moved(model, shared, mine, data):
+    """Let the optimizer take steps whose gradient is another tensor of the state, which changes, too."""
+    def step(state, grad):
+        w, former, last = state
+        return last, w, grad(model, w) - .5 * (w - former)
+    return torch.cat(data.scan(step, (mine.w, mine.w, .1 * shared), optimize=True))
+
+
 def passes_steps(model, shared, mine, data):
     return data.with_batches(3, 5, steps=2).descend(model, mine.w)
 
@@ -252,4 +268,4 @@ VERBS = {f.__name__: f for f in (
     plain, own_lr, momentum, only_head, only_phi, clip, pull, pulls, pull_momentum, pull_only, pull_clip, with_features,
     mean_loss, mean_loss_through, best_of_two, own_loss, own_loss_block, noise, class_sums, with_batches,
     with_added_logits, plus_scan, other_batches, no_passes, spread, subset, until, numbered, one_by_one, number,
-    scan, scan_streams, passes_steps)}
+    scan, scan_streams, scan_former, scan_moved, passes_steps)}

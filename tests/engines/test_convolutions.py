@@ -1,6 +1,8 @@
 """Convolutions as products of patches give the layers' results within 1e-5, also under vmap."""
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 import torch
@@ -13,7 +15,25 @@ from fedmpi.models.build import as_input, build_model, make_blank_samples
 from fedmpi.models.nets import CNN4, LeNet5, ResNet18
 from tests.clients.verbs import Bench, class_sums, momentum, own_loss_block, plain, scan, with_features
 
+
+class Standardised(nn.Conv2d):
+    """A layer that convolves with other weights than its own."""
+
+    def forward(self, x):
+        return self._conv_forward(x, self.weight - self.weight.mean((1, 2, 3), keepdim=True), self.bias)
+
+
+class Scaled(nn.Conv2d):
+    def _conv_forward(self, x, weight, bias):
+        return super()._conv_forward(x, 2 * weight, bias)
+
+
+class Named(nn.Conv2d):
+    """A layer that computes as the one that it is derived from."""
+
+
 LAYERS = {
+    "derived": Named(3, 5, 3), "parametrized": nn.utils.parametrizations.weight_norm(nn.Conv2d(3, 5, 3)),
     "plain": nn.Conv2d(3, 5, 3), "padded": nn.Conv2d(3, 5, 3, padding=2), "strided": nn.Conv2d(3, 5, (3, 2), (2, 3)),
     "dilated": nn.Conv2d(3, 5, (2, 3), dilation=(3, 2), padding=(1, 2)),
     "no bias": nn.Conv2d(3, 5, 7, 2, 3, bias=False)}
@@ -32,7 +52,8 @@ def test_the_same_outputs(layer):
 
 
 @pytest.mark.parametrize("layer", [nn.Conv2d(4, 4, 3, groups=2), nn.Conv2d(3, 5, 3, padding="same"), nn.Linear(3, 5),
-                                   nn.Conv2d(3, 5, 3, padding=1, padding_mode="reflect")])
+                                   nn.Conv2d(3, 5, 3, padding=1, padding_mode="reflect"), Standardised(3, 5, 3),
+                                   Scaled(3, 5, 3)])
 def test_what_is_left_to_pytorch(layer):
     assert not convolutions.can_convolve(layer)
 
@@ -68,9 +89,20 @@ def test_layers_are_found_with_their_inputs(settings, shape, names):
 def test_each_layer_takes_the_faster_way(bench, monkeypatch):
     x = bench.training(0)[0][:1]
     assert set(convolutions.choose_unfolded(bench.model, x, 4, 3)) <= {"0"}
+    given = []
+    monkeypatch.setattr(convolutions, "time_layer", lambda layer, *of: given.append(of) or 1.)
+    convolutions.time_layers(bench.model, x, 4, 300)
+    assert given == [((4, 1, 8, 8), 128, x.device)] * 2
     for clock, expected in ((iter((2., 1.)), ["0"]), (iter((1., 2.)), [])):
         monkeypatch.setattr(convolutions, "time_layer", lambda *layer, clock=clock: next(clock))
         assert convolutions.choose_unfolded(bench.model, x, 4, 3) == expected
+    for error, said in ((torch.OutOfMemoryError("CUDA out of memory"), None), (RuntimeError("no layer"), "no layer")):
+        def fail(*layer, error=error):
+            raise error
+        monkeypatch.setattr(convolutions, "time_layer", fail)
+        with pytest.raises(RuntimeError, match=said) if said else nullcontext():
+            assert (convolutions.time_layers(bench.model, x, 4, 3) == np.inf).all()
+            assert convolutions.choose_unfolded(bench.model, x, 4, 3) == []
     assert (
         convolutions.list_convolutions(bench.model) == ["0"]
         and not convolutions.time_layers(bench.model, None, 4, 3).any()

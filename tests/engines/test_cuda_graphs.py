@@ -2,6 +2,11 @@
 with the same use of memory."""
 from __future__ import annotations
 
+import gc
+import weakref
+from contextlib import nullcontext
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -93,3 +98,26 @@ def test_too_little_memory_is_left_to_the_engine(monkeypatch):
     monkeypatch.setattr(cuda_graphs, "record_step", record)
     with pytest.raises(torch.OutOfMemoryError):
         StepRecorder("on").repeat(lambda: None, 10, CPU, checked)
+
+
+def test_what_a_failed_recording_had_made_is_gone_with_its_error(monkeypatch):
+    """Fewer clients are then tried on a GPU whose memory is short."""
+    for name, stand_in in (("graph", nullcontext), ("device", nullcontext), ("CUDAGraph", object),
+                           ("graph_pool_handle", object)):
+        monkeypatch.setattr(torch.cuda, name, lambda *of, stand_in=stand_in: stand_in())
+    monkeypatch.setattr(cuda_graphs, "end_failed_capture", lambda *of: None)
+    made = []
+
+    def step():
+        work = torch.zeros(10)
+        made.append(weakref.ref(work))
+        raise torch.OutOfMemoryError("CUDA out of memory")
+    gc.disable()
+    try:
+        with pytest.raises(torch.OutOfMemoryError) as caught:
+            cuda_graphs.record_step(step, SimpleNamespace(device=0))
+        assert made[0]() is not None
+        del caught
+        assert made[0]() is None
+    finally:
+        gc.enable()

@@ -87,6 +87,17 @@ def test_little_memory_makes_small_chunks(bench):
     assert sorted(bench.context.client) == bench.clients
 
 
+def test_samples_are_asked_for_once_a_round(monkeypatch):
+    """They may lie on the disk. In the first round sizes have to be known."""
+    engine, bench, asked = Vmap(), Bench(), []
+    monkeypatch.setattr(bench, "training", lambda client, real=bench.training: asked.append(client) or real(client))
+    for times in (3, 2, 2):
+        asked.clear()
+        bench.run(engine, plain)
+        assert sorted(asked) == sorted(bench.clients * (times - 1) + [0])
+    assert engine.sizes == {0: 57, 1: 1, 2: 11, 3: 3, 4: 10}
+
+
 class Crowded(Vmap):
     """An engine on a device that has room for so many clients; it keeps how many it was asked to take."""
     room, asked = 2, ()

@@ -3,7 +3,9 @@ a broken GPU ends the run with its own message."""
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 
+import numpy as np
 import pytest
 import torch
 
@@ -11,6 +13,7 @@ from fedmpi.engines import engine_choice, vmap
 from fedmpi.engines.gpu_errors import is_gpu_broken, is_out_of_memory
 from fedmpi.engines.loop import Loop
 from fedmpi.engines.vmap import Vmap
+from fedmpi.methods.fedavg import FedAvg
 from fedmpi.models.build import make_blank_samples
 from tests.clients.verbs import Bench, plain, with_features
 from tests.federations import Digits, Lab, apart, method, mlp
@@ -88,6 +91,51 @@ def test_a_single_client_that_does_not_fit_ends_the_run(books):
     books.failing = [20, SHORT[1]]
     with pytest.raises(RuntimeError, match="ALLOC_FAILED"):
         Bench((5,), device=GPU).run(Vmap(), plain)
+
+
+def test_a_single_client_for_whose_recording_memory_is_short_goes_on_without(books, caplog):
+    """A recording needs more memory than the step that it records."""
+    alone = Bench((57,), device=GPU)
+    expected, engine = alone.run(Vmap(), plain, epochs=4), Vmap(graphs="on")
+    real = engine.graphs.record
+
+    def record(*of):
+        engine.graphs.record = real
+        raise SHORT[0]
+    engine.graphs.record = record
+    assert near(alone.run(engine, plain, epochs=4), expected) and engine.graphs.mode == "off"
+    line, = caplog.messages
+    assert line.startswith("fedmpi: goes on without CUDA graphs") and "Tried to allocate" in line
+
+
+@dataclass(frozen=True)
+class Two(FedAvg):
+    """A method whose clients are judged by two models, as a tuple or one behind the other, and before they adapt by
+    one."""
+    nested: bool = True
+
+    def personal(self, shared, mine, data):
+        both = data.descend(self.model, shared.w), shared.w
+        return both if self.nested else torch.cat(both)
+
+    def unadapted(self, shared, mine):
+        return shared.w
+
+    def predict(self, w, x):
+        if len(w) == self.model.size:
+            return self.model(w, x)
+        first, second = w if self.nested else w.unflatten(0, (2, -1)).unbind()
+        return self.model(first, x) + self.model(second, x)
+
+
+@pytest.mark.parametrize("nested", [True, False])
+def test_weights_of_several_forms_are_measured(books, nested):
+    tables = []
+    for engine in (Loop(), Vmap()):
+        lab = Lab(Two(nested=nested).with_model(mlp()), Digits(SIZES, test=4), engine, device=GPU)
+        lab.round(0)
+        tables.append(lab.group.evaluator.measure_clients(0, 4))
+    assert tables[0][:, 2, 0].all() and np.allclose(*tables, atol=1e-5, equal_nan=True)
 
 
 def test_other_errors_are_not_taken_for_short_memory(books):

@@ -4,6 +4,9 @@ from __future__ import annotations
 MEASURES = "fedmpi.clients.measures:"
 
 FAULTS: list[tuple[str, str, str]] = [
+    ("fedmpi.clients.evaluation:Evaluator._measure_together", "by_form.setdefault(describe_form(model[1]), [])",
+     "by_form.setdefault((), [])"),
+    ("fedmpi.clients.evaluation:describe_form", "{tuple(leaf.shape)} {leaf.dtype}", "{leaf.dtype}"),
     ("fedmpi.clients.hosted:HostedClients._refuse_bad_states", "idle=client not in self.here", "idle=False"),
     # what a rank measures and keeps
     ("fedmpi.clients.evaluation:Evaluator.get_samples", "self.parts[part]", "self.parts[0]"),

@@ -3,7 +3,11 @@ from __future__ import annotations
 
 FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.models.seeding:build_seeded", "        np.random.seed(seed % 2**32)\n", ""),
-    ("fedmpi.models.seeding:build_seeded", "            random.setstate(of_python)", "            pass"),
+    ("fedmpi.models.seeding:restore_plain_generators", "random.setstate(of_python)", "pass"),
+    ("fedmpi.models.seeding:restore_plain_generators", "np.random.set_state(of_numpy)", "pass"),
+    ("fedmpi.models.seeding:seed_all_generators", "np.random.seed(number % 2**32)", "pass"),
+    ("fedmpi.models.seeding:seed_all_generators", "    random.seed(number)", "    pass"),
+    ("fedmpi.models.seeding:read_plain_generators", "words.tobytes(), *rest", "words.tobytes()"),
     ("fedmpi.models.seeding:refuse_other_weights", "if not is_same(", "if is_same("),
     ("fedmpi.models.parameters:hide_statistics", " if differentiated else held.detach().clone()", ""),
     ("fedmpi.models.parameters:hide_statistics", "held if trained is None else trained", "held"),
