@@ -36,6 +36,8 @@ def handle_signals() -> Iterator[StopFlag]:
         yield stop
 
 
+# Held while something computes: threads of one process share what is changed here, such as random generators.
+COMPUTING = threading.RLock()
 # the devices for which the caller may have switched autocast on
 AUTOCAST_DEVICES = ("cpu", "cuda")
 
@@ -69,12 +71,13 @@ def set_modes_aside() -> Iterator[None]:
 @contextmanager
 def restore_torch() -> Iterator[None]:
     """Put back what a run changes in PyTorch: threads, precision, the order of sums on a GPU, random generators (also
-    those of NumPy and Python). The modes that the caller has set are set aside meanwhile."""
+    those of NumPy and Python). The modes that the caller has set are set aside meanwhile. One thread of a process does
+    so at a time; others wait."""
     import torch
 
     from fedmpi.models import precision
     from fedmpi.models.seeding import restore_plain_generators
-    with set_modes_aside(), restore_plain_generators():
+    with COMPUTING, set_modes_aside(), restore_plain_generators():
         threads, autocasts, cudnn = torch.get_num_threads(), precision.is_autocasting(), torch.backends.cudnn
         chosen = cudnn.deterministic, cudnn.benchmark, torch.utils.deterministic.fill_uninitialized_memory
         ordered = torch.get_deterministic_debug_mode()

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ import torch
 import fedmpi
 from fedmpi import result
 from fedmpi.errors import BadInput
+from fedmpi.process_state import restore_torch
 from fedmpi.sweeps.local import Sweep
 from tests import forked
 from tests.launch import ROOT
@@ -140,3 +142,18 @@ def test_no_runs_at_a_time_and_no_ranks_are_refused(call, name):
     """A sweep of no runs at a time would wait for ever."""
     with pytest.raises(fedmpi.BadInput, match=f"^{name} = 0: give 1 or more$"):
         call()
+
+
+def test_threads_of_one_process_compute_one_after_another():
+    """They share PyTorch's settings and random generators. Within a thread a run may start another one."""
+    inside = threading.Event()
+
+    def compute():
+        with restore_torch():
+            inside.set()
+    with restore_torch(), restore_torch():
+        thread = threading.Thread(target=compute)
+        thread.start()
+        assert not inside.wait(.3)
+    assert inside.wait(60)
+    thread.join()

@@ -158,7 +158,8 @@ class HostedClients:
             self.here = [int(i) for i in here]
             self.ups, evaluator.after_training, self.largest = dict.fromkeys(self.here), {}, {}
             for client, (mine, up) in self.apply(self.hooks.client, self.here, shared, when, PARTICIPANTS):
-                sent = updates.alter_update(self.config, client, client in self.attackers, shared, up, when)
+                attacks = client in self.attackers
+                sent = updates.alter_update(self.config, self.method.model, client, attacks, shared, up, when)
                 if self.skips_bad_updates and not updates.fits_exact_sums(mine, sent):
                     # its state stays what it was
                     self.ups.pop(client)

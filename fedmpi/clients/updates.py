@@ -14,20 +14,24 @@ from fedmpi.config.schema import Config
 from fedmpi.data.federation import Federation
 from fedmpi.engines.batch_plan import make_generator
 from fedmpi.engines.loop import rehearse_loop
+from fedmpi.engines.trained_statistics import find_trained_net
 from fedmpi.errors import BadInput
 from fedmpi.faults import Attack
 from fedmpi.method import Method, State
 from fedmpi.models.build import make_blank_samples
+from fedmpi.models.flat import Model
 
 # Names the random stream of an attacker's noise.
 ATTACK_STREAM = 0xA77A
 
 
-def alter_update(config: Config, client: int, attacks: bool, shared: State, up: State, when: int) -> State:
+def alter_update(config: Config, model: Model, client: int, attacks: bool, shared: State, up: State, when: int
+                 ) -> State:
     """Return a client's update of round `when` as the server takes it: after an attack, and clipped."""
     attack, longest = config.attack, config.server.clip_norm
     if attack is not None and attack.kind != "label_flip" and attacks:
         up = attack_update(attack, shared, up, make_generator(config.seed, when, client, ATTACK_STREAM))
+        clamp_variances(model, up)
     return up if longest is None else clip_update(shared, up, longest)
 
 
@@ -49,6 +53,17 @@ def _attack_field(attack: Attack, origin: Tensor | None, sent: Tensor, generator
     if attack.kind == "sign_flip":
         return -attack.scale * sent if origin is None else origin - attack.scale * (sent - origin)
     return sent + attack.scale * torch.from_numpy(generator.standard_normal(tuple(sent.shape))).to(sent)
+
+
+def clamp_variances(model: Model, up: State) -> None:
+    """Let no running variance of an attacker's update be negative: a server would see at once that it is none, and no
+    network could compute with a mean that it made negative."""
+    for sent in up:
+        net = find_trained_net(model, sent) if sent.ndim == 1 else None
+        if net is not None and net.buffers:
+            for name, values in zip(net.names, net.split(sent), strict=True):
+                if name.rpartition(".")[2] == "running_var":
+                    values.clamp_(min=0)
 
 
 def clip_update(shared: State, up: State, longest: float) -> State:

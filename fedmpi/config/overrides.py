@@ -3,7 +3,8 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from fedmpi.config.load import parse_yaml
 from fedmpi.errors import BadInput
@@ -95,9 +96,22 @@ def to_yaml_value(value: object) -> Json:
     if isinstance(value, list | tuple):
         return [to_yaml_value(inner) for inner in value]
     if inspect.isclass(value) or inspect.isfunction(value):
-        return f"{value.__module__}:{value.__qualname__}"
+        return name_definition(value)
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if hasattr(value, "tolist"):
         return value.tolist()
     return value
+
+
+def name_definition(value: type | Callable[..., object]) -> str:
+    """Return `module:name` of a class or function, by which the run finds it. Raises BadInput if another object has
+    taken its name since, which the run would use in its place."""
+    found: object = sys.modules.get(value.__module__)
+    for name in value.__qualname__.split("."):
+        found = getattr(found, name, None)
+    if found is not None and found is not value:
+        raise BadInput(f"{value.__qualname__} of {value.__module__} is another object now than the one that was given, "
+                       "and a run finds classes and functions by their names; give each a name of its own, or make "
+                       "what differs a setting")
+    return f"{value.__module__}:{value.__qualname__}"

@@ -27,7 +27,8 @@ def make_room_for_fewer(now: str, fewer: int, why: str) -> None:
         now: what did not fit, such as "for 4 clients".
         fewer: how many of them are tried next.
         why: the first line of the error."""
-    gc.collect()        # errors and their frames may hold each other
+    # errors and their frames may hold each other
+    gc.collect()
     torch.cuda.empty_cache()
     logging.getLogger(__name__).warning("fedmpi: memory is short %s at once, %d are tried; last bits may differ (%s)",
                                         now, fewer, why)

@@ -28,7 +28,7 @@ from torch import Tensor
 from fedmpi.clustering.kmeans_and_linkage import split_in_two
 from fedmpi.method import WHOLE, ClientData, Method, Nothing, Participants, RowsByField, nbytes
 from fedmpi.models.slices import zero_statistics
-from fedmpi.models.tables import table_row
+from fedmpi.models.tables import find_lowest, table_row
 from fedmpi.settings import Ge, ModelCount
 
 
@@ -80,7 +80,7 @@ class CFL(Method):
     def serve_newcomer(self, shared: Shared, mine: Nothing, data: ClientData) -> Tensor:
         losses = torch.stack([data.mean_loss(self.model, w) for w in shared.models])
         in_use = torch.arange(self.M, device=losses.device) < shared.count
-        return table_row(shared.models, torch.where(in_use, losses, torch.inf).argmin())
+        return table_row(shared.models, find_lowest(torch.where(in_use, losses, torch.inf)))
 
     def server(self, shared: Shared, up: RowsByField, who: Participants) -> Shared:
         ids = torch.as_tensor(who.ids)

@@ -9,15 +9,17 @@ import pytest
 import torch
 
 from fedmpi.assembly import build_method
-from fedmpi.clients.updates import clip_update
-from fedmpi.config.schema import Server
+from fedmpi.clients.updates import ATTACK_STREAM, alter_update, attack_update, clip_update
+from fedmpi.config.schema import Config, Server
+from fedmpi.engines.batch_plan import make_generator
 from fedmpi.engines.loop import Loop
 from fedmpi.engines.vmap import Vmap
 from fedmpi.errors import BadInput
 from fedmpi.faults import Attack, choose_attackers
 from fedmpi.methods.fedavg import FedAvg
 from fedmpi.methods.fedper import Shared, Up
-from tests.federations import Lab, View, method, mlp
+from tests.clients.normed import model_of
+from tests.federations import Digits, Lab, View, method, mlp
 
 
 class Counted(NamedTuple):
@@ -70,6 +72,26 @@ def test_noise_is_drawn_for_each_attacker_and_round(sent, engine):
     assert all(not added[c].any() for c in set(lab.group.clients) - lab.group.attackers)
     (_, later), (_, honest) = sent("fedavg", engine, 1, attack=attack), sent("fedavg", engine, 1)
     assert abs(np.corrcoef(a, later[min(lab.group.attackers)].w - honest[min(lab.group.attackers)].w)[0, 1]) < .1
+
+
+@pytest.mark.parametrize("name, field, part", [("fedavg", "w", "whole"), ("fedper", "phi", "base")])
+@pytest.mark.parametrize("attack", [Attack("sign_flip", share=.5, scale=-9.), Attack("noise", share=.5, scale=2.)])
+def test_no_attacker_sends_a_negative_variance(name, field, part, attack):
+    """All else that it sends is the attack's."""
+    model = model_of("average")
+    net = model if part == "whole" else model.base
+    lab = Lab(method(name, model), Digits((20, 30), image=True))
+    lab.train(0)
+    up, config, negative = lab.group.ups[0], Config(attack=attack), 0
+    raw = attack_update(attack, lab.shared, up, make_generator(config.seed, 4, 0, ATTACK_STREAM))
+    sent = alter_update(config, model, 0, True, lab.shared, up, 4)
+    for name, of_attack, taken in zip(net.names, *(net.split(getattr(v, field)) for v in (raw, sent)), strict=True):
+        if name.endswith("running_var"):
+            negative += int((of_attack < 0).sum())
+            of_attack = of_attack.clamp_min(0)
+        assert torch.equal(taken, of_attack)
+    assert negative
+    assert alter_update(config, model, 0, False, lab.shared, up, 4) is up
 
 
 def test_a_label_flipper_trains_on_other_labels(mlp, federation):

@@ -24,6 +24,8 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.config.evaluation:", "\"_after\", \"_unadapted\"", "\"_unadapted\", \"_after\""),
     ("fedmpi.config.evaluation:is_taken", "or column.endswith((*MODEL_ENDINGS, NEW_CLIENTS_ENDING))", ""),
     ("fedmpi.config.overrides:read_text", 'text.partition("=")', 'text.rpartition("=")'),
+    ("fedmpi.config.overrides:name_definition", "found is not None and found is not value", "False"),
+    ("fedmpi.config.overrides:name_definition", "found is not None and", ""),
     ("fedmpi.config.overrides:is_one_value", "last in NAMED_SECTIONS and \"name\" in value", "False"),
     ("fedmpi.config.overrides:is_one_value", "setting in OPTIONAL_SECTIONS or ", ""),
     ("fedmpi.config.overrides:is_one_value", "    if value:", "    if value or setting in OPTIONAL_SECTIONS:"),

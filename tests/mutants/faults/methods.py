@@ -2,6 +2,11 @@
 from __future__ import annotations
 
 FAULTS: list[tuple[str, str, str]] = [
+    ("fedmpi.methods.ifca:IFCA.choose_cluster", "return find_lowest(", "return torch.argmin("),
+    ("fedmpi.methods.fedmhc:FedMHC.choose_group", "return find_lowest(", "return torch.argmin("),
+    ("fedmpi.methods.fedmhc_ah:FedMHCAH.receive", "find_lowest(losses)", "losses.argmin()"),
+    ("fedmpi.methods.cfl:CFL.serve_newcomer", "find_lowest(", "torch.argmin("),
+    ("fedmpi.methods.fedcps:FedCPS.find_cluster", "return find_lowest(", "return torch.argmin("),
     ("fedmpi.methods.fedavg_plus:FedAvgPlus.predict", "self.model.classes == 1", "self.model.classes == 0"),
     ("fedmpi.methods.fedfomo:FedFomo.measure_distances", "self.model.buffers", "()"),
     ("fedmpi.methods.fedcr:FedCR.unadapted", "if self.ft", "if not self.ft"),
@@ -42,7 +47,7 @@ FAULTS: list[tuple[str, str, str]] = [
      "(images @ shared.images.T)"),
     ("fedmpi.methods.lcfed:LCFed.assign_clusters", "kmeans(scale_to_unit_rows(images)", "kmeans(images"),
     ("fedmpi.methods.cfl:cosines_from_gram", "gram / norms / norms[:, None]", "gram / norms"),
-    ("fedmpi.methods.ifca:IFCA.choose_cluster", "argmin()", "argmax()"),
+    ("fedmpi.methods.ifca:IFCA.choose_cluster", "find_lowest(", "torch.argmax("),
     ("fedmpi.methods.fedamp:FedAMP.weigh_by_distance", "self.alpha / sigma\n", "self.alpha\n"),
     ("fedmpi.methods.fesem:FeSEM.server", "weight, TRIES, keep_empty=True", "None, TRIES, keep_empty=True"),
     ("fedmpi.methods.fesem:FeSEM.server", "keep_empty=True", "keep_empty=False"),

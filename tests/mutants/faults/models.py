@@ -8,6 +8,8 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.models.seeding:seed_all_generators", "np.random.seed(number % 2**32)", "pass"),
     ("fedmpi.models.seeding:seed_all_generators", "    random.seed(number)", "    pass"),
     ("fedmpi.models.seeding:read_plain_generators", "words.tobytes(), *rest", "words.tobytes()"),
+    ("fedmpi.models.tables:find_lowest", "losses.nan_to_num(torch.inf, torch.inf, -torch.inf)", "losses"),
+    ("fedmpi.models.tables:find_lowest", "torch.inf, torch.inf, -torch.inf", "-torch.inf, torch.inf, -torch.inf"),
     ("fedmpi.models.seeding:refuse_other_weights", "if not is_same(", "if is_same("),
     ("fedmpi.models.parameters:hide_statistics", " if differentiated else held.detach().clone()", ""),
     ("fedmpi.models.parameters:hide_statistics", "held if trained is None else trained", "held"),

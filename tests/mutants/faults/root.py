@@ -68,6 +68,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.process_state:restore_torch", "precision.set_precision(", "str("),
     ("fedmpi.torch_compat:is_plain_convolution", "type(layer).forward is nn.Conv2d.forward", "True"),
     ("fedmpi.torch_compat:is_plain_convolution", "type(layer)._conv_forward is nn.Conv2d._conv_forward", "True"),
+    ("fedmpi.process_state:restore_torch", "with COMPUTING, set_modes_aside()", "with set_modes_aside()"),
     ("fedmpi.torch_compat:set_tf32", 'owner.fp32_precision = "ieee"', "pass"),
     ("fedmpi.torch_compat:restore_rounding", "torch.set_float32_matmul_precision(word)", "pass"),
     ("fedmpi.torch_compat:restore_rounding", "owner.fp32_precision = rounding", "pass"),
