@@ -74,7 +74,7 @@ class ClientHolder(Protocol):
     shared: State
     hooks: Hooks
 
-    def training(self, client: int) -> tuple[Tensor, Tensor]:
+    def get_training_samples(self, client: int) -> tuple[Tensor, Tensor]:
         """Return a client's training samples and labels."""
 
     def apply(self, function: Callable[..., State], clients: list[int], shared: State, when: int,
@@ -170,7 +170,7 @@ class Evaluator:
             rest = [client for client, weights in first.items() if weights is None]
             first |= dict(hosted.apply(hooks.personal, rest, hosted.shared, when))
             losses = [compute_loss(self.compute_logits(first[client], x), y) for client in clients
-                      for x, y in [hosted.training(client)]]
+                      for x, y in [hosted.get_training_samples(client)]]
             return torch.stack(losses).double().cpu().numpy() if losses else np.empty(0)
 
     def get_samples(self, client: int, part: int = 0) -> tuple[Tensor, Tensor]:

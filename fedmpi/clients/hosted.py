@@ -88,14 +88,14 @@ class HostedClients:
         self.portions: dict[int, Portion] = {}
         self.seconds = dict.fromkeys(ROUND_PHASES, 0.)
 
-    def training(self, client: int) -> tuple[Tensor, Tensor]:
+    def get_training_samples(self, client: int) -> tuple[Tensor, Tensor]:
         """Return a client's training samples and labels; an attacker may flip its labels."""
         x, y = self.samples[client]["x_train"], self.samples[client]["y_train"]
         attack = self.config.attack
         flips = attack is not None and attack.kind == "label_flip" and client in self.attackers
         return x, self.samples.federation.classes - 1 - y if flips else y
 
-    def local(self, when: int, to_judge: bool = False) -> LocalTraining:
+    def plan_training(self, when: int, to_judge: bool = False) -> LocalTraining:
         """Return the settings of local training in round `when`, or of what only serves to judge clients before it."""
         return batch_plan.get_local_training(self.config, when, to_judge)
 
@@ -127,7 +127,7 @@ class HostedClients:
             to_judge: whether they train only to be judged before the round (see batch_plan.get_local_training)"""
         self.context.round = when
         self.counter.begin(whose, warm_up=when < 0)
-        results = self.engine.apply(function, clients, shared, self, self.local(when, to_judge))
+        results = self.engine.apply(function, clients, shared, self, self.plan_training(when, to_judge))
         for done, pair in enumerate(results, 1):
             yield pair
             if done < len(clients):
@@ -246,7 +246,7 @@ class HostedClients:
     def time_convolutions(self) -> np.ndarray:
         """Time both ways of every convolution on a GPU, (2, layers) seconds: grouped, as products of patches."""
         model, gpu = self.method.model, self.device.type == "cuda" and self.clients
-        blank = self.training(self.clients[0])[0][:1] if gpu else None
+        blank = self.get_training_samples(self.clients[0])[0][:1] if gpu else None
         return convolutions.time_layers(model, blank, self.config.train.batch, len(self.clients))
 
     def use_convolutions(self, unfolded: np.ndarray) -> None:

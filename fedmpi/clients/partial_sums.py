@@ -37,7 +37,7 @@ class PartialSums:
         self.hosted = hosted
 
     @property
-    def exact(self) -> bool:
+    def adds_exactly(self) -> bool:
         """Say whether sums are int64 fixed point, the same bits on any number of ranks; else they are float32."""
         return self.hosted.config.server.reduce == "exact"
 
@@ -89,7 +89,7 @@ class PartialSums:
         used, holders = np.flatnonzero(weights), self.list_holders(ref.source)
         clients = [holders[i] for i in used]
         weights, groups = weights[used], None if groups is None else groups[used]
-        if self.exact:
+        if self.adds_exactly:
             total = torch.zeros(shape, dtype=torch.int64, device=self.hosted.device)
             for part in self._split(ref, len(clients)):
                 try:

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from fedmpi.engines.step import StepSettings
 
 # So many samples are compared: two of one class and two of others, for a contrast between two alone is none.
-SAMPLES = 4
+SAMPLES_COMPARED = 4
 DRAWS_FOR_ALL = "it draws from a generator of NumPy or Python, which would be once for all clients"
 # Equal numbers of a batch and of a single sample differ by roundings alone.
-RELATIVE, ABSOLUTE = 1e-3, 1e-4
+RELATIVE_TOLERANCE, ABSOLUTE_TOLERANCE = 1e-3, 1e-4
 
 
 class CoupledSamples(Exception):
@@ -51,8 +51,8 @@ def find_coupling(method: Method, shared: State, mine: State, sample: Tensor) ->
     # of one class, and of two if there are two
     for other in range(min(2, model.classes)):
         y = torch.tensor([0, 0, other, other], device=sample.device)
-        data = ProbedData(batch, y, 0, REHEARSAL_TRAINING._replace(batch=SAMPLES), message=method.message_template(),
-                           model=model)
+        data = ProbedData(batch, y, 0, REHEARSAL_TRAINING._replace(batch=SAMPLES_COMPARED),
+                          message=method.message_template(), model=model)
         try:
             method.client(hide_server_only(shared), mine, data)
         except CoupledSamples:
@@ -64,27 +64,27 @@ def find_coupling(method: Method, shared: State, mine: State, sample: Tensor) ->
 
 
 def make_unlike(sample: Tensor) -> Tensor:
-    """Return SAMPLES samples as stored that differ from each other, made of one, (1, ...)."""
+    """Return SAMPLES_COMPARED samples as stored that differ from each other, made of one, (1, ...)."""
     # Not every number is that of a word.
     if sample.dtype in (torch.int32, torch.int64):
-        return torch.cat([sample.roll(i, -1) for i in range(SAMPLES)])
-    return torch.cat([sample.roll(i, -1) * (2 * i + 1) + i for i in range(SAMPLES)])
+        return torch.cat([sample.roll(i, -1) for i in range(SAMPLES_COMPARED)])
+    return torch.cat([sample.roll(i, -1) * (2 * i + 1) + i for i in range(SAMPLES_COMPARED)])
 
 
 def is_same_alone(function: Callable[..., Tensor], model: Model, *batch: Tensor) -> bool:
     """Say whether function(*batch) (b, ...) has for all samples what it has for each of them alone, in training."""
-    model.train_all(SAMPLES)
+    model.train_all(SAMPLES_COMPARED)
     with torch.no_grad():
         together = function(*batch)
         alone = torch.cat([function(*(part[i:i + 1] for part in batch)) for i in range(len(together))])
-    return torch.allclose(together, alone, RELATIVE, ABSOLUTE, equal_nan=True)
+    return torch.allclose(together, alone, RELATIVE_TOLERANCE, ABSOLUTE_TOLERANCE, equal_nan=True)
 
 
 def watch_loss(loss: Loss, model: Model, noise: int = 0) -> Loss:
     """Return the same loss of a method's own, which raises CoupledSamples if the samples of a whole batch influence
     each other. The first `noise` arguments behind the labels are of each sample."""
     def watched(w: Tensor, x: Tensor, y: Tensor, *more: Tensor) -> Tensor:
-        if len(y) == SAMPLES and not is_same_alone(
+        if len(y) == SAMPLES_COMPARED and not is_same_alone(
                 lambda x, y, *of_each: loss(w, x, y, *of_each, *more[noise:]), model, x, y, *more[:noise]):
             raise CoupledSamples
         return loss(w, x, y, *more)

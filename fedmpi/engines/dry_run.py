@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 # What a network returned for blank samples, by their shape, type and device. An entry is dropped with its network.
-OUTPUTS: WeakKeyDictionary[Net, dict[tuple[torch.Size, torch.dtype, torch.device], Tensor]] = WeakKeyDictionary()
+OUTPUTS_BY_NET: WeakKeyDictionary[Net, dict[tuple[torch.Size, torch.dtype, torch.device], Tensor]] = WeakKeyDictionary()
 
 
 class RoundWork(NamedTuple):
@@ -106,7 +106,7 @@ class DryRunData(LoopData):
         if not isinstance(net, Net):
             return super()._forward(net, w)
         # Only the shape of the outputs matters, so one pass serves clients of all sizes and all rounds.
-        found = OUTPUTS.setdefault(net, {})
+        found = OUTPUTS_BY_NET.setdefault(net, {})
         key = (self.x.shape, self.x.dtype, self.x.device)
         if key not in found:
             found[key] = super()._forward(net, w)

@@ -43,10 +43,10 @@ class ClientGroup(Protocol):
     def store(self) -> StateReader:
         """Return what holds the states of the clients."""
 
-    def training(self, client: int) -> tuple[Tensor, Tensor]:
+    def get_training_samples(self, client: int) -> tuple[Tensor, Tensor]:
         """Return a client's training samples x (n, ...) and labels y (n,)."""
 
-    def local(self, when: int) -> LocalTraining:
+    def plan_training(self, when: int) -> LocalTraining:
         """Return the settings of local training in round `when`."""
 
     def check_grace(self) -> None:

@@ -122,16 +122,17 @@ def time_engines(group: ClientGroup, shared: State) -> np.ndarray:
 def is_coupled(group: ClientGroup, shared: State) -> bool:
     """Say whether samples of a batch influence each other, tried on a sample of this rank's first client."""
     for first in group.clients[:1]:
-        mine, sample = group.store.read(first), group.training(first)[0][:1]
+        mine, sample = group.store.read(first), group.get_training_samples(first)[0][:1]
         return find_coupling(group.method, shared, mine, sample) is not None
     return False
 
 
 def time_engine(candidate: Engine, group: ClientGroup, shared: State) -> float:
     """Return an engine's seconds on the first clients in a second run; the first run warms up."""
+    clients, local = group.clients[:CLIENTS_TIMED], group.plan_training(0)
     for _ in range(2):
         begin = time.perf_counter()
-        for _ in candidate.apply(group.method.client, group.clients[:CLIENTS_TIMED], shared, group, group.local(0)):
+        for _ in candidate.apply(group.method.client, clients, shared, group, local):
             pass
         wait_for_device(group.device)
     return time.perf_counter() - begin

@@ -282,7 +282,7 @@ class Loop:
             # Networks with dropout, or with layers that they skip at random, draw from these generators. Python hashes
             # integers alike in every process.
             seed_all_generators(hash((local.seed, local.round, client)) % 2**63)
-            x, y = group.training(client)
+            x, y = group.get_training_samples(client)
             own = local._replace(portion=group.portions.get(client))
             data = LoopData(x, y, client, own, message=group.messages.get(client), counter=group.counter,
                             model=group.method.model)

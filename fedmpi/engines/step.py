@@ -208,7 +208,7 @@ class Step:
 
 
 class ActivePull(NamedTuple):
-    """A pull on the clients that move."""
+    """A pull on the clients that move; its velocity is read with momentum or Adam alone."""
     weights: Tensor
     velocity: Tensor
     centre: Tensor

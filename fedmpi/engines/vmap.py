@@ -139,19 +139,19 @@ class VmapData(RoundSettings):
         own, flags = options.tensors(w), [] if where is None else [where]
         first, second = len(own), len(own) + len(flags)
 
-        def descend(n: Tensor, w: Tensor, *tensors: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+        def descend_all(n: Tensor, w: Tensor, *tensors: Tensor) -> Tensor | tuple[Tensor, Tensor]:
             if not is_empty(only):
                 self.cohort.count(*tensors[first:second])
             return self.cohort.descend(net, w, options.with_tensors(tensors[:first]), only, tensors[second:], noise)
-        found = OutsideVmap.apply(descend, self.n, w, *own, *flags, *args)
+        found = OutsideVmap.apply(descend_all, self.n, w, *own, *flags, *args)
         return found if where is None else options.choose(where, found, w)
 
     def one_by_one(self, function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
         """Return function(*tensors), computed outside vmap for one client of the cohort after another."""
-        def one_by_one(n: Tensor, *tensors: Tensor) -> Tensor:
+        def apply_to_each(n: Tensor, *tensors: Tensor) -> Tensor:
             # clones, since bits may depend on how a vector is aligned
             return torch.stack([function(*(t.clone() for t in row)) for row in zip(*tensors, strict=True)])
-        return OutsideVmap.apply(one_by_one, self.n, *tensors)
+        return OutsideVmap.apply(apply_to_each, self.n, *tensors)
 
     def scan(self, step: Callable[..., tuple[Tensor, ...]], state: tuple[Tensor, ...],
              streams: Sequence[int] = (), optimize: bool = False) -> tuple[Tensor, ...]:
@@ -198,10 +198,10 @@ class Vmap:
         for client in clients:
             # samples that do not fit in memory would be read from the disk for this in every round
             if client not in self.sizes:
-                self.sizes[client] = len(group.training(client)[1])
+                self.sizes[client] = len(group.get_training_samples(client)[1])
         waiting = sorted(clients, key=lambda c: (-self.sizes[c], c))
         while waiting:
-            chunk = waiting[:min(self.most, self._fitting(group, local, *group.training(waiting[0])))]
+            chunk = waiting[:min(self.most, self._fitting(group, local, *group.get_training_samples(waiting[0])))]
             results = self._tried(function, chunk, shared, group, local)
             if results is not None:
                 yield from results
@@ -242,7 +242,7 @@ class Vmap:
     def _together(self, function: Callable[..., State], clients: list[int], shared: State, group: ClientGroup,
                   local: batch_plan.LocalTraining) -> list[tuple[int, State]]:
         group.context.client = clients[0] if len(clients) == 1 else clients
-        x, y = zip(*(group.training(c) for c in clients), strict=True)
+        x, y = zip(*(group.get_training_samples(c) for c in clients), strict=True)
         model = group.method.model
         cohort = Cohort(pad_samples(x), pad_samples(y), tuple(map(len, y)), tuple(clients), local, 0, self.graphs,
                         partial(note_step, group), group.counter, model, tuple(map(group.portions.get, clients)))

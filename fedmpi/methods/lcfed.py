@@ -41,7 +41,7 @@ from fedmpi.models.tables import table_row
 from fedmpi.settings import Ge, ModelCount
 
 # Keeps this use of the seed apart from others
-SAMPLE = 0x1CFE
+SAMPLE_STREAM = 0x1CFE
 
 
 class Shared(NamedTuple):
@@ -96,7 +96,7 @@ class LCFed(Method):
                              "lower D")
 
     def warm_up_participants(self, n: int, seed: int) -> np.ndarray:
-        drawn = np.random.default_rng((seed, SAMPLE)).permutation(n)[:self.sample or self.D + 1]
+        drawn = np.random.default_rng((seed, SAMPLE_STREAM)).permutation(n)[:self.sample or self.D + 1]
         return np.sort(drawn).astype(np.int64)
 
     def init(self, n: int) -> tuple[Shared, Mine]:

@@ -37,11 +37,12 @@ from fedmpi.storage.seal import DamagedFile, open_regular, read_seal, refuse_dam
 from fedmpi.storage.sealed import READ_BACK_BYTES, RowsSpec, SealedFile, require_numeric, write_sealed
 
 CHECKPOINT_KIND = "checkpoint"
-JSON = ("round", "config", "federation", "accuracy", "metrics", "books")
+JSON_ENTRIES = ("round", "config", "federation", "accuracy", "metrics", "books")
 # What may change between a checkpoint and its continuation, because it does not change results.
-FREE = ("rounds", "stop", "evaluate.every", "evaluate.after_training", "evaluate.embeddings", "evaluate.measures",
-        "edge", "checkpoint", "server.hosts_clients", "faults.bad_update", "placement", "threads", "device",
-        "engine", "cuda_graphs", "comm", "state", "data.root", "data.cache")
+CHANGEABLE_SETTINGS = (
+    "rounds", "stop", "evaluate.every", "evaluate.after_training", "evaluate.embeddings", "evaluate.measures", "edge",
+    "checkpoint", "server.hosts_clients", "faults.bad_update", "placement", "threads", "device", "engine",
+    "cuda_graphs", "comm", "state", "data.root", "data.cache")
 # Those of them that may change the last bits.
 ROUNDING_FIELDS = ("threads", "device", "engine", "cuda_graphs")
 HOSTING_FIELDS = ("placement", "server.hosts_clients")
@@ -107,7 +108,7 @@ def list_small_data_sets(snapshot: Snapshot) -> dict[str, np.ndarray]:
     if np.any(np.diff(ids) <= 0):
         raise ValueError("the ids of a checkpoint must ascend")
     texts = {f"json/{name}": np.frombuffer(checkpoint_json(getattr(snapshot, name)).encode(), np.uint8)
-             for name in JSON}
+             for name in JSON_ENTRIES}
     return {"ids": ids} | {f"shared/{name}": require_numeric(name, value) for name,
                            value in snapshot.shared.items()} | texts
 
@@ -134,7 +135,7 @@ class CheckpointFile(SealedFile):
     def snapshot(self) -> Snapshot:
         """Return all but the clients' rows. Raises DamagedFile."""
         shared = {name.removeprefix("shared/"): self.read(name) for name in self.names("shared")}
-        values = {name: self.json(name) for name in JSON}
+        values = {name: self.json(name) for name in JSON_ENTRIES}
         values["config"] = rename_settings(values["config"])
         return Snapshot(shared=shared, ids=self.read("ids"), version=self.about["fedmpi"], **values)
 
@@ -290,7 +291,7 @@ def depends_on_time(config: dict[str, object]) -> bool:
 
 def is_free(key: str) -> bool:
     """Say whether a setting, given by its dotted path, may change between a checkpoint and its continuation."""
-    return is_among(key, FREE)
+    return is_among(key, CHANGEABLE_SETTINGS)
 
 
 def is_among(key: str, names: Iterable[str]) -> bool:

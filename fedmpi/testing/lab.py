@@ -86,7 +86,7 @@ class Lab:
         if self.hooks.message_template is not None:
             send_messages(self.pool, self.hooks, self.shared, self.choose(np.sort(np.array(clients)), t))
         shared = hide_server_only(self.shared)
-        return dict(engine.apply(function, [*clients], shared, self.group, self.group.local(t)))
+        return dict(engine.apply(function, [*clients], shared, self.group, self.group.plan_training(t)))
 
     def round(self, t: int, who: Participants | None = None, judge: bool = False) -> Participants:
         """Perform a round; return whose updates have arrived."""

@@ -71,7 +71,7 @@ class TranslatingLoop(Loop):
               local: LocalTraining) -> Iterator[tuple[int, State]]:
         """Yield the results of a function for these clients, see Loop.apply."""
         for client in clients:
-            x, y = group.training(client)
+            x, y = group.get_training_samples(client)
             data = LoopData(x, y, int(self.order[client]), local, message=group.messages.get(client), number=client,
                             model=group.method.model)
             yield client, function(shared, group.store.read(client), data)

@@ -187,8 +187,8 @@ def test_the_local_training_of_a_round():
                   clip_norm=2., label_smoothing=.1, drop_last=True)
     group = lab(train=train, seed=12).group
     for when, decay in ((-1, 1), (0, 1), (1, .5), (2, .25), (5, .03125)):
-        assert group.local(when) == (12, when, 7, 4, 9, pytest.approx(.08 * decay, rel=1e-12), .3, decay, "main",
-                                     ("sgd", .01, True, 2.), .1, NO_AUGMENTATION, None, True)
+        assert group.plan_training(when) == (12, when, 7, 4, 9, pytest.approx(.08 * decay, rel=1e-12), .3, decay,
+                                             "main", ("sgd", .01, True, 2.), .1, NO_AUGMENTATION, None, True)
 
 
 def test_settings_reach_the_engine_and_the_store(tmp_path):
@@ -205,9 +205,9 @@ def test_attackers_flip_labels_for_training_alone():
     honest, lying = lab().group, lab(attack=Attack("label_flip", share=.4)).group
     assert len(lying.attackers) == 2
     for c in honest.clients:
-        y, flipped = honest.training(c)[1], lying.training(c)[1]
+        y, flipped = honest.get_training_samples(c)[1], lying.get_training_samples(c)[1]
         assert torch.equal(flipped, 9 - y if c in lying.attackers else y)
-        assert torch.equal(honest.training(c)[0], lying.training(c)[0])
+        assert torch.equal(honest.get_training_samples(c)[0], lying.get_training_samples(c)[0])
         assert torch.equal(honest.samples[c]["y_test"], lying.samples[c]["y_test"])
 
 

@@ -103,7 +103,7 @@ def test_a_label_flipper_trains_on_other_labels(mlp, federation):
     assert len(lab.group.attackers) == 3
     for i in lab.group.clients:
         y = federation.client(i).y_train
-        assert np.array_equal(lab.group.training(i)[1], 9 - y if i in lab.group.attackers else y)
+        assert np.array_equal(lab.group.get_training_samples(i)[1], 9 - y if i in lab.group.attackers else y)
     other = Lab(method("fedmhc", mlp), Flipped(federation)).go(2)
     assert lab.go(2).digest() == other.digest() != Lab(method("fedmhc", mlp), federation).go(2).digest()
 

@@ -43,7 +43,7 @@ class Bench:
     def check_grace(self):
         """Let training go on."""
 
-    def training(self, client):
+    def get_training_samples(self, client):
         s = self.federation.client(client)
         return tuple(torch.from_numpy(v).to(self.shared.device) for v in (s.x_train, s.y_train))
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from fedmpi.storage.checkpoint import FREE
+from fedmpi.storage.checkpoint import CHANGEABLE_SETTINGS
 from fedmpi.storage.history import read_history
 from tests import forked
 from tests.docs.checks import check
@@ -236,5 +236,5 @@ def test_every_key_that_a_run_writes_is_explained(reader):
         folder = reader.folder / method
         found |= json.loads((folder / "result.json").read_text()).keys() | read_history(folder / "history.h5").keys()
     plain = {key.removesuffix("_after").removesuffix("_unadapted") for key in found}
-    assert {key for key in plain | set(FREE) if f"`{key}`" not in page} == set()
+    assert {key for key in plain | set(CHANGEABLE_SETTINGS) if f"`{key}`" not in page} == set()
     assert {"lam", "lam_few_shot", "T_comp", "lost", "ari", "accuracy_mean_attackers", "components"} <= found

@@ -87,7 +87,7 @@ def test_the_draws_are_those_of_earlier_runs():
 
 
 def test_each_batch_takes_its_images_changed_anew(bench):
-    x, y = bench.training(0)
+    x, y = bench.get_training_samples(0)
     drawn, changes = draw_batches(LOCAL, 0, 0, 23), draw_changes(LOCAL, 0, 0, 6)
     batches = list(LoopData(x, y, 0, LOCAL).batches())
     assert len(batches) == 6
@@ -120,14 +120,14 @@ def test_the_cohort_sees_the_bits_that_the_loop_sees(bench):
     from fedmpi.engines.cohort import Cohort
     from fedmpi.engines.padding import pad_samples
     order = (0, 2, 3, 1)
-    x, y = zip(*(bench.training(c) for c in order), strict=True)
+    x, y = zip(*(bench.get_training_samples(c) for c in order), strict=True)
     steps = list(Cohort(pad_samples(x), pad_samples(y), tuple(map(len, y)), order, LOCAL).batches())
     for pieces in (loop.BYTES_GATHERED_AT_ONCE, 1):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(loop, "BYTES_GATHERED_AT_ONCE", pieces)
             for place, c in enumerate(order):
-                for (images, labels), (_, many, of, _) in zip(LoopData(*bench.training(c), c, LOCAL).batches(), steps,
-                                                              strict=False):
+                alone = LoopData(*bench.get_training_samples(c), c, LOCAL)
+                for (images, labels), (_, many, of, _) in zip(alone.batches(), steps, strict=False):
                     assert torch.equal(many[place, :len(labels)], images)
                     assert torch.equal(of[place, :len(labels)], labels)
 
@@ -140,7 +140,7 @@ def test_features_and_measures_are_those_of_the_images_as_they_are(bench, engine
 
 
 def test_a_part_of_the_samples_is_changed_too(bench):
-    data = LoopData(*bench.training(0), 0, LOCAL).subset(.5, 3)
+    data = LoopData(*bench.get_training_samples(0), 0, LOCAL).subset(.5, 3)
     plainly = dataclasses.replace(data, local=LOCAL._replace(augmentation=Augmentation()))
     (x, y), (kept, labels) = next(data.batches()), next(plainly.batches())
     assert torch.equal(y, labels) and not torch.equal(x, kept)

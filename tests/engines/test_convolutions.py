@@ -87,7 +87,7 @@ def test_layers_are_found_with_their_inputs(settings, shape, names):
 
 
 def test_each_layer_takes_the_faster_way(bench, monkeypatch):
-    x = bench.training(0)[0][:1]
+    x = bench.get_training_samples(0)[0][:1]
     assert set(convolutions.choose_unfolded(bench.model, x, 4, 3)) <= {"0"}
     given = []
     monkeypatch.setattr(convolutions, "time_layer", lambda layer, *of: given.append(of) or 1.)

@@ -90,7 +90,8 @@ def test_little_memory_makes_small_chunks(bench):
 def test_samples_are_asked_for_once_a_round(monkeypatch):
     """They may lie on the disk. In the first round sizes have to be known."""
     engine, bench, asked = Vmap(), Bench(), []
-    monkeypatch.setattr(bench, "training", lambda client, real=bench.training: asked.append(client) or real(client))
+    real = bench.get_training_samples
+    monkeypatch.setattr(bench, "get_training_samples", lambda client: asked.append(client) or real(client))
     for times in (3, 2, 2):
         asked.clear()
         bench.run(engine, plain)
@@ -151,7 +152,7 @@ def test_chunks_are_as_many_clients_as_fit(bench):
     bytes_of = [4 * 64 * (n + 10) + 10 * 4 * bench.model.size for n in (57, 11, 10, 3, 1)]
     # Bytes become floats.
     if len(bench.model.shapes[0]) == 4:
-        assert bench.training(0)[0].dtype == torch.uint8
+        assert bench.get_training_samples(0)[0].dtype == torch.uint8
     for memory, expected in ((2 * bytes_of[0], (2, 3 if 2 * bytes_of[0] >= 3 * bytes_of[2] else 2)),
                              (2 * bytes_of[0] - 1, (1,)), (5 * bytes_of[0], (5,))):
         engine = Crowded(memory=memory)
@@ -231,7 +232,7 @@ class Altered(Loop):
     def apply(self, function, clients, shared, group, local):
         for client in clients:
             yield client, function(shared, group.store.read(client),
-                                   self.data(*group.training(client), client, local))
+                                   self.data(*group.get_training_samples(client), client, local))
 
 
 class DropsShortBatch(Altered):
@@ -262,7 +263,7 @@ class Leaks(Loop):
         left = None
         for client in clients:
             mine = group.store.read(client)
-            data = LoopData(*group.training(client), client, local)
+            data = LoopData(*group.get_training_samples(client), client, local)
             left = function(shared, mine if left is None else mine._replace(w=left), data)
             yield client, left
 
@@ -272,7 +273,7 @@ class SameBatches(Altered):
 
     def apply(self, function, clients, shared, group, local):
         for client in clients:
-            data = LoopData(*group.training(client), clients[0], local)
+            data = LoopData(*group.get_training_samples(client), clients[0], local)
             yield client, function(shared, group.store.read(client), data)
 
 

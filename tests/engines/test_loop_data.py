@@ -99,7 +99,7 @@ def test_what_a_method_may_ask(data, model):
 def test_each_client_draws_random_numbers_of_its_own():
     """Dropout uses PyTorch's generator, seeded by the hash of (seed, round, client), here (3, 2, client)."""
     known = {0: 8366044720782521663, 1: 8297985345680232977, 7: 1697298855448914201}
-    group = SimpleNamespace(training=lambda client: (torch.zeros(1, 1), torch.zeros(1, dtype=torch.int64)),
+    group = SimpleNamespace(get_training_samples=lambda client: (torch.zeros(1, 1), torch.zeros(1, dtype=torch.int64)),
                             messages={}, portions={},
                             store=SimpleNamespace(read=lambda client: client), context=RankContext(),
                             counter=StepCounter(), method=SimpleNamespace(model=None))

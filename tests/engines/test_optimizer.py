@@ -62,7 +62,7 @@ def by_torch(bench, client, name, moving=lambda name: True, pull=None, smoothing
     taken = {"sgd": lambda: torch.optim.SGD(chosen, lr, momentum, weight_decay=decay, nesterov=optimizer.nesterov),
              "adam": lambda: torch.optim.Adam(chosen, lr, weight_decay=decay),
              "adamw": lambda: torch.optim.AdamW(chosen, lr, weight_decay=decay)}[optimizer.name]()
-    x, y = bench.training(client)
+    x, y = bench.get_training_samples(client)
     drawn = batch_plan.draw_batches(batch_plan.LocalTraining(3, NUMBER, 10, 2, None, .05, 0.), client, 0, len(y))
     for index, count in zip(drawn.index, drawn.count, strict=True):
         index = torch.from_numpy(index[:count])

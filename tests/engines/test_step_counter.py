@@ -94,7 +94,7 @@ def test_both_engines_and_the_dry_run_count_alike(name, settings):
     expected = dict.fromkeys(KINDS, 0)
     for i in who.ids:
         of = count_steps_by_kind(
-            lab.method, shared, first, make_blank_samples((64,), "float32"), SIZES[i], lab.group.local(0)
+            lab.method, shared, first, make_blank_samples((64,), "float32"), SIZES[i], lab.group.plan_training(0)
         )
         for kind in of.keys() - {"judging", "fine_tuning"}:
             expected[kind] += of[kind]

@@ -217,7 +217,8 @@ def test_cam_serves_the_global_model_and_what_the_clustered_method_serves(served
 def serve(lab, shared, function=None) -> dict:
     """Return the models of the new clients for another state of the server, or the results of a function."""
     group = lab.group
-    return dict(group.engine.apply(function or lab.method.serve_newcomer, NEW, shared, group, group.local(ROUNDS)))
+    local = group.plan_training(ROUNDS)
+    return dict(group.engine.apply(function or lab.method.serve_newcomer, NEW, shared, group, local))
 
 
 def test_cam_looks_for_the_centre_beside_the_global_model(served):

@@ -155,7 +155,7 @@ def test_fedcr(run):
 def test_a_class_that_no_participant_holds_keeps_its_gaussian(run):
     """A round of all clients is followed by one of client 1 alone, which has a single sample."""
     found = run("fedcr", rounds=1, share=1.)
-    mu, sigma, (_, y) = found.shared.mu, found.shared.sigma, found.group.training(1)
+    mu, sigma, (_, y) = found.shared.mu, found.shared.sigma, found.group.get_training_samples(1)
     assert mu.any(1).all()
     found.round(1, Participants(np.array([1]), found.federation.sizes[[1]], 1, 3))
     others = torch.arange(C) != y[0]
@@ -208,7 +208,7 @@ def test_products_of_experts_are_as_sure_as_all_samples_together(run):
     """For one client with one sample r is that sample's code times N(0, I), and N(0, I) for every other class."""
     found = run("fedcr", rounds=0)
     _, up = found.apply(found.method.client, [1])[1]
-    x, y = found.group.training(1)
+    x, y = found.group.get_training_samples(1)
     with torch.no_grad():
         q = Net(torch.cat([up.phi, found.mine(1).h])).q(x)
     total = up.experts * 2 ** 10

@@ -248,10 +248,8 @@ def test_rank_0_may_count_work_and_rehearse_after_training_on_a_gpu(books):
     for t in range(2):
         lab.round(t)
         sample = make_blank_samples(lab.federation.shape, lab.federation.dtype)
-        assert (
-            count_round_work(lab.method, lab.shared, lab.group.store.first, sample, 33, lab.group.local(0)).trained
-            == 33
-        )
+        local = lab.group.plan_training(0)
+        assert count_round_work(lab.method, lab.shared, lab.group.store.first, sample, 33, local).trained == 33
         rehearse_loop(lab.method, lab.shared, lab.group.store.first, sample)
     assert apart(lab.state(), Lab(method("ifca", mlp()), Digits(SIZES, test=2)).go(2).state()) < 1e-6
 

@@ -195,7 +195,7 @@ def test_of_runs_that_were_never_judged_the_last_are_kept(tmp_path):
 def test_only_what_leaves_results_alone_may_change(key):
     """Settings beside them whose names begin alike may not change."""
     assert checkpoint.is_free(key) and checkpoint.is_free(key + ".more") and not checkpoint.is_free(key + "s")
-    assert len(checkpoint.FREE) == 19 and not checkpoint.is_free(key.partition(".")[0] * 2)
+    assert len(checkpoint.CHANGEABLE_SETTINGS) == 19 and not checkpoint.is_free(key.partition(".")[0] * 2)
 
 
 def test_settings_of_the_last_bits_name_the_setting_and_both_values():
