@@ -16,8 +16,10 @@ nox.options.error_on_missing_interpreters = False      # a session whose Python 
 
 # The rooms whose code calls other libraries: tensors, arrays, files, MPI, figures, and the command as a whole.
 WITH_LIBRARIES = [
-    *(f"tests/{room}" for room in ("clients", "clustering", "comm", "config", "data", "engines", "methods", "models",
-                                   "report", "server", "storage")), "tests/test_run.py"]
+    *(f"tests/{room}" for room in ("clients", "clustering", "comm", "config", "data", "engines", "models", "report",
+                                   "storage")), "tests/test_run.py"]
+# The slow tests of these rooms are those of many methods: they call nothing of the libraries that the others do not.
+WITHOUT_SLOW = ["-m", "not slow", "tests/methods", "tests/server"]
 # Let Open MPI run as root, start more ranks than there are cores and bind none to a core. Versions 4 and 5 read
 # different names.
 OPEN_MPI = {
@@ -107,6 +109,8 @@ def oldest(session: nox.Session) -> None:
     session.install("-c", "tests/oldest.txt", ".[export,pandas,parquet,text]", "hypothesis", "playwright", "pytest",
                     "pytest-xdist")
     run_tests(session, *WITH_LIBRARIES)
+    if not session.posargs:
+        run_tests(session, *WITHOUT_SLOW)
 
 
 @nox.session
