@@ -15,14 +15,15 @@ from fedmpi.report import steps
 from fedmpi.report.length import LENGTH_EXPLAINED, Length, find_length, show_length
 from fedmpi.report.results import Results
 
-# Prefixes of the names of error measures, which may be of any size.
+# Of each name in these tuples, endings behind a `_` count, too: `accuracy` stands for `accuracy_mean` as well.
+# Error measures, which may be of any size.
 ERRORS = ("mse", "mae")
-# first letters of measures of which the largest value is the best, and of those of which the smallest is
+# measures of which the largest value is the best, and those of which the smallest is
 BETTER = ("accuracy", "f1", "ari", "purity", "auc", "balanced_accuracy")
 COSTS = ("accuracy_std", "accuracy_variance", "accuracy_gini", "calibration_error", "f1_std", "best_round",
-         "chosen_round", "rounds", "seconds", "T_", "E_", "mib", "bytes", "distance", "loss", "iterations", "idle",
-         "imbalance", *ERRORS)
-# first letters of measures that are shares
+         "chosen_round", "rounds", "seconds", "T_comp", "T_comm", "E_comp", "E_comm", "mib", "bytes", "distance",
+         "loss", "iterations", "idle", "imbalance", *ERRORS)
+# measures that are shares
 IN_PERCENT = ("accuracy", "f1", "auc", "balanced_accuracy", "calibration_error")
 
 PERCENT_FORM, ERROR_FORM = ".2f", ".4g"
@@ -161,7 +162,7 @@ def make_table(results: Results, measure: str, published: JsonObject) -> Table:
             known = split_published((published.get(row) or {}).get(column))
             cells[row, column] = Cell(values, missing, known, bool(clusters) and max(clusters) == 1,
                                       steps.compute_mean_steps_of_cell(found),
-                                      ERROR_FORM if measure.startswith(ERRORS) else PERCENT_FORM,
+                                      ERROR_FORM if is_named(measure, ERRORS) else PERCENT_FORM,
                                       find_length(found, results.published_rounds.get(row)) if known else None,
                                       any(run.is_longer for run in runs))
     return fill_table(measure, results.rows, results.columns, cells, {
@@ -186,9 +187,14 @@ def refuse_unknown_measure(measure: str, found: list[JsonObject], more: bool = F
 def find_factor(measure: str) -> int:
     """Return what a measure is multiplied by: shares are shown in percent, and variances of shares in percent squared.
     """
-    if measure.startswith("accuracy_variance"):
+    if is_named(measure, ("accuracy_variance",)):
         return 10_000
-    return 100 if measure.startswith(IN_PERCENT) and "_undefined" not in measure else 1
+    return 100 if is_named(measure, IN_PERCENT) and "_undefined" not in measure else 1
+
+
+def is_named(measure: str, names: tuple[str, ...]) -> bool:
+    """Say whether a measure has one of these names, alone or with an ending: `ari`, but not `arithmetic_error`."""
+    return any(measure == name or measure.startswith(f"{name}_") for name in names)
 
 
 def fill_table(measure: str, rows: list[str], columns: list[str], cells: dict[tuple[str, str], Cell],
@@ -198,8 +204,8 @@ def fill_table(measure: str, rows: list[str], columns: list[str], cells: dict[tu
     Args:
         variants: the rows that have the published number of another row, and this row."""
     variants = variants or {}
-    wanted = (None if "_undefined" in measure else min if measure.startswith(COSTS) else
-              max if measure.startswith(BETTER) else None)
+    wanted = (None if "_undefined" in measure else min if is_named(measure, COSTS) else
+              max if is_named(measure, BETTER) else None)
     by_column = {column: [cells[row, column] for row in rows] for column in columns}
     best = {c: wanted(cell.mean for cell in of if cell.values) for c, of in by_column.items()
             if wanted and any(cell.values for cell in of)}

@@ -216,7 +216,7 @@ def test_a_measure_that_is_no_number_is_refused(tmp_path, measure, value, more):
     (max, ("accuracy_best_on_test", "accuracy_mean", "accuracy_worst_decile", "f1_mean", "ari", "purity")),
     (min, ("accuracy_std", "f1_std", "best_round", "rounds", "seconds", "T_comp", "E_comm", "mib_per_client_round",
            "bytes_sent_by_server", "distance", "loss", "iterations", "idle_share", "imbalance")),
-    (None, ("nmi", "components", "lam_mean", "ranks"))])
+    (None, ("nmi", "components", "lam_mean", "ranks", "arithmetic_error", "aucune", "f10", "losses", "E_most"))])
 def test_the_best_is_the_most_or_the_least(best, measures):
     cells = {(name, "x"): Cell([value], 0, None) for name, value in (("a", 2.), ("b", 5.), ("c", 3.))}
     cells["d", "x"] = Cell([], 1, None)
@@ -228,6 +228,8 @@ def test_the_best_is_the_most_or_the_least(best, measures):
 
 def test_shares_are_in_percent_and_nothing_else_is():
     assert [tables.find_factor(m) for m in ("accuracy_mean", "f1_std", "seconds", "ari", "loss")] == [100, 100, 1, 1, 1]
+    named = ("f1", "f10", "accuracy_variances", "accuracy_variance")
+    assert [tables.find_factor(m) for m in named] == [100, 1, 100, 1e4]
 
 
 @pytest.mark.parametrize("pairs, tau", [
