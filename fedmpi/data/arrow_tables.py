@@ -15,13 +15,16 @@ from fedmpi.data.columns import Columns, Gatherer
 from fedmpi.data.part_names import PART_WORDS
 from fedmpi.data.samples import Dataset
 from fedmpi.data.table_blocks import TABLE_BLOCK_ROWS, TableBlock
-from fedmpi.data.tables import read_tables, refuse_unreadable, require_file
+from fedmpi.data.tables import list_table_files, list_table_pictures, read_tables, refuse_unreadable, require_file
 from fedmpi.errors import BadInput
 from fedmpi.extras import require_extra
 from fedmpi.storage.seal import open_regular
 
 if TYPE_CHECKING:
     import pyarrow
+
+# Arrow's names of types of texts.
+TEXT_TYPES = ("string", "large_string", "string_view")
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,16 @@ class ArrowColumns(Columns):
             yield TableBlock(path, first, columns)
             first += batch.num_rows
 
+    def read_paths(self, path: Path) -> Iterator[TableBlock]:
+        """Yield the rows of a file whose column of pictures holds texts, their paths; of other files none, because the
+        bytes of pictures are part of the file. Raises BadInput."""
+        pyarrow, schema = import_pyarrow(), read_arrow_schema(path)
+        kind = schema.field(self.image).type if self.image in schema.names else None
+        while isinstance(kind, pyarrow.BaseExtensionType | pyarrow.DictionaryType):
+            kind = kind.value_type if isinstance(kind, pyarrow.DictionaryType) else kind.storage_type
+        if str(kind) in TEXT_TYPES:
+            yield from read_arrow(self, path)
+
 
 @dataclass(frozen=True)
 class Parquet(ArrowColumns):
@@ -66,7 +79,7 @@ class Parquet(ArrowColumns):
 
     def files(self, root: Path, file: str | None) -> list[Path]:
         """List the files that `load` reads."""
-        return self.list_files(file, self.test_file)
+        return list_table_files(self, self.read_paths, file, self.test_file)
 
     def read(self, path: Path) -> Iterator[TableBlock]:
         """Yield the rows of a file. Raises BadInput if it is no Parquet file with the wanted columns."""
@@ -105,7 +118,8 @@ class HuggingFace(ArrowColumns):
     def files(self, root: Path, file: str | None) -> list[Path]:
         """List the files that `load` reads, those of all parts."""
         parts = self.find_parts(require_file(file, "huggingface"))
-        return [path for paths in parts.values() for path in paths] + self.list_files()
+        tables = [path for paths in parts.values() for path in paths]
+        return tables + self.list_files() + list_table_pictures(self, self.read_paths, tables)
 
     def find_parts(self, folder: Path) -> dict[str, list[Path]]:
         """Return the files of each part. Raises BadInput if the folder is none of Hugging Face's."""
@@ -128,7 +142,7 @@ class HuggingFace(ArrowColumns):
 
 def read_arrow(settings: ArrowColumns, path: Path) -> Iterator[TableBlock]:
     """Yield the rows of a Parquet file, or of an Arrow file as save_to_disk writes it. Raises BadInput."""
-    if path.suffix == ".parquet":
+    if path.suffix != ".arrow":
         yield from read_parquet(settings, path)
         return
     pyarrow = import_pyarrow()
@@ -163,12 +177,17 @@ def list_arrow_files(folder: Path) -> list[Path]:
 
 def find_class_names(path: Path) -> dict[str, list[str]]:
     """Return the names of the classes of each column of a file for which it has some. Raises BadInput."""
+    return read_class_names(read_arrow_schema(path))
+
+
+def read_arrow_schema(path: Path) -> pyarrow.Schema:
+    """Return the columns of a Parquet or Arrow file and their types. Raises BadInput."""
     pyarrow = import_pyarrow()
     with refuse_unreadable(path, "a Parquet or Arrow file", pyarrow.ArrowException):
         if path.suffix != ".arrow":
-            return read_class_names(pyarrow.parquet.read_schema(path))
+            return pyarrow.parquet.read_schema(path)
         with pyarrow.memory_map(str(path)) as file:
-            return read_class_names(pyarrow.ipc.open_stream(file).schema)
+            return pyarrow.ipc.open_stream(file).schema
 
 
 def read_class_names(schema: pyarrow.Schema) -> dict[str, list[str]]:

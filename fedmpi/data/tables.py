@@ -14,7 +14,7 @@ from typing import Annotated
 
 from fedmpi.data.columns import Columns, Gatherer
 from fedmpi.data.samples import Dataset
-from fedmpi.data.table_blocks import TABLE_BLOCK_ROWS, TableBlock
+from fedmpi.data.table_blocks import TABLE_BLOCK_ROWS, TableBlock, locate_picture
 from fedmpi.errors import BadInput
 from fedmpi.extras import require_extra
 from fedmpi.paths import expand_user
@@ -51,16 +51,7 @@ class Csv(Columns):
 
     def files(self, root: Path, file: str | None) -> list[Path]:
         """List the files that `load` reads."""
-        return self.list_files(file, self.test_file) + self.list_pictures(file)
-
-    def list_pictures(self, file: str | None) -> list[Path]:
-        """List the files of the pictures that a column names, none if it cannot be read."""
-        found: list[Path] = []
-        if self.image:
-            with suppress(BadInput):
-                for path in self.list_files(file, self.test_file)[:2]:
-                    found += [path.parent / name for block in self.read(path) for name in block.columns[self.image]]
-        return found
+        return list_table_files(self, self.read, file, self.test_file)
 
     def read(self, path: Path) -> Iterator[TableBlock]:
         """Yield the rows of a file. Raises BadInput if it is no CSV file with the wanted columns."""
@@ -95,6 +86,28 @@ def require_file(file: str | None, name: str) -> Path:
     if file is None:
         raise BadInput(f"data.file is missing: data.name = {name} needs the path of your data")
     return expand_user(file, "data.file")
+
+
+def list_table_files(settings: Columns, read: Callable[[Path], Iterator[TableBlock]], *files: str | None) -> list[Path]:
+    """List tables, the file of the tokenizer, and the pictures whose paths the tables hold, see `list_table_pictures`.
+    """
+    tables = [expand_user(name, "data") for name in files if name]
+    return settings.list_files(*files) + list_table_pictures(settings, read, tables)
+
+
+def list_table_pictures(settings: Columns, read: Callable[[Path], Iterator[TableBlock]], tables: list[Path]
+                        ) -> list[Path]:
+    """List the files of the pictures that a column of tables names, as far as these can be read.
+
+    Args:
+        read: yields the rows of a table. It may leave out those that hold no paths."""
+    found: list[Path] = []
+    for path in tables if settings.image else ():
+        with suppress(BadInput):
+            for block in read(path):
+                places = (locate_picture(block, value) for value in block.columns[settings.image or ""])
+                found += [place for place in places if isinstance(place, Path)]
+    return found
 
 
 def read_tables(settings: Columns, train: Path, test: str | None, read: Callable[[Path], Iterator[TableBlock]],
