@@ -13,19 +13,20 @@ from fedmpi.data.samples import Dataset
 from fedmpi.data.tables import require_file
 from fedmpi.errors import BadInput
 
-# Names of the folder with the test part, the first that is there.
-TEST_FOLDERS = ("test", "val", "validation")
+# Names of folders with a validation part.
+VALIDATION_FOLDERS = ("val", "validation")
 
 
 @dataclass(frozen=True)
 class ImageFolder:
     """A folder of pictures, as torchvision's ImageFolder reads it (data.file): FOLDER/CLASS/*.png.
 
-    If there is a folder `train`, the folders of classes are in it, and those of the test part in `test`, or, if there
-    is none, in `val` or `validation`; otherwise data.split divides the pictures of each client. With client_folders the
-    folders of classes are in folders of clients: FOLDER/CLIENT/CLASS/*.png, for data.partition=natural. Pictures of
-    other sizes or modes are brought to one if data.size and data.mode say so. Classes and clients are numbered in the
-    order of their names, which the prepared federation keeps."""
+    If there is a folder `train`, the folders of classes are in it, and those of the test part in `test`; `val` or
+    `validation` counts as training then. Without `test` one of these is the test part, and without any of them
+    data.split divides the pictures of each client. With client_folders the folders of classes are in folders of
+    clients: FOLDER/CLIENT/CLASS/*.png, for data.partition=natural. Pictures of other sizes or modes are brought to one
+    if data.size and data.mode say so. Classes and clients are numbered in the order of their names, which the prepared
+    federation keeps."""
     title = "image folder"
     example = {"file": "pictures"}
     size: Annotated[tuple[int, int] | None, "height and width to which all pictures are brought; default: all must be "
@@ -37,7 +38,7 @@ class ImageFolder:
         """Read all pictures; `root` is not used. Raises BadInput."""
         folder = require_file(file, "image_folder")
         try:
-            found = [self.list_pictures(part) for part in self.find_parts(folder)]
+            found = self.list_parts(folder)
         except OSError as error:
             raise BadInput(f"{error.filename}: cannot read the data set: {error.strerror}; set data.file to a folder "
                            "of folders of pictures") from None
@@ -58,20 +59,45 @@ class ImageFolder:
         """List the pictures that `load` reads."""
         folder = require_file(file, "image_folder")
         try:
-            return [path for part in self.find_parts(folder) for path, *_ in self.list_pictures(part)]
+            return [path for part in self.list_parts(folder) for path, *_ in part]
         except OSError:
             return [folder]
 
-    def find_parts(self, folder: Path) -> list[Path]:
-        """Return the folders of the training and, if there is one, of the test part. Raises BadInput if there are
-        folders that seem to hold parts, and none is `train`."""
+    def list_parts(self, folder: Path) -> list[list[tuple[Path, str, str]]]:
+        """List the pictures of the training part and those of the test part, see `list_pictures`. Raises BadInput."""
+        return [[picture for place in places for picture in self.list_pictures(place)]
+                for places in self.find_parts(folder)]
+
+    def find_parts(self, folder: Path) -> tuple[list[Path], list[Path]]:
+        """Return the folders of the training and of the test part. Raises BadInput if there are folders that seem to
+        hold parts, and none is `train`, or if one of them would not be read."""
         if not (folder / "train").is_dir():
             if parts := [path for path in list_folders(folder) if self.holds_part(path)]:
                 raise BadInput(f"{parts[0]}: holds folders and no pictures, as a part does, and there is no part "
                                "`train`; name the folders of the parts train and test (or val), or rename this one if "
                                f"it is a {'client' if self.client_folders else 'class'}")
-            return [folder]
-        return [folder / "train", *[path for name in TEST_FOLDERS if (path := folder / name).is_dir()][:1]]
+            return [folder], []
+        train, test = [folder / "train"], [folder / "test"] * (folder / "test").is_dir()
+        validation: list[Path] = []
+        for place in (folder / name for name in VALIDATION_FOLDERS):
+            # A link to another part holds no further pictures.
+            if place.is_dir() and not is_one_of_folders(place, [*train, *test, *validation]):
+                validation.append(place)
+        train, test = ([*train, *validation], test) if test else (train, validation[:1])
+        self.refuse_forgotten_folders(folder, [*train, *test])
+        return train, test
+
+    def refuse_forgotten_folders(self, folder: Path, parts: list[Path]) -> None:
+        """Raise BadInput if a folder beside those of the parts is named like a part and holds pictures, which would be
+        left out without a word."""
+        for place in list_folders(folder):
+            word = PART_WORDS.get(place.name.lower())
+            if word and not is_one_of_folders(place, parts) and (n := len(self.list_pictures(place))):
+                same = [part for part in parts if PART_WORDS[part.name] == word]
+                raise BadInput(f"{place}: is called like a part, and its {n} pictures would be left out, for the parts "
+                               f"here are {' and '.join(part.name for part in parts)}; "
+                               + (f"move them to {same[0]}" if same else f"rename it to {word}")
+                               + f", or move it out of {folder}")
 
     def holds_part(self, folder: Path) -> bool:
         """Say whether the name of a folder is that of a part, and what it holds is no class (of a client)."""
@@ -93,6 +119,11 @@ class ImageFolder:
                                         allow_empty=True) if classes else []:
                 found.append((Path(path), client.name if self.client_folders else "", classes[k]))
         return found
+
+
+def is_one_of_folders(folder: Path, others: list[Path]) -> bool:
+    """Say whether a folder is one of others, perhaps by a link or in other letters."""
+    return any(map(folder.samefile, others))
 
 
 def list_folders(folder: Path) -> list[Path]:

@@ -51,14 +51,47 @@ def test_it_reads_what_torchvision_reads(draw, tmp_path):
     assert load(tmp_path / "all", mode="L").x_train.shape == (7, 5, 6, 1)
 
 
-@pytest.mark.parametrize("folders, test", [(("test",), "test"), (("val",), "val"), (("val", "test"), "test")])
-def test_parts_in_folders_of_their_own(draw, tmp_path, folders, test):
+@pytest.mark.parametrize("folders, train, test", [
+    (("test",), (), "test"), (("val",), (), "val"), (("val", "test"), ("val",), "test"),
+    (("validation", "val", "test"), ("val", "validation"), "test")])
+def test_parts_in_folders_of_their_own(draw, tmp_path, folders, train, test):
+    """A validation part counts as training beside a test part, as in tables; without one it is the test part."""
     for part in ("train", *folders):
         for name in ("ant/0.png", "cat/0.png", *["new/0.png"] * (part != "train")):
             draw(f"{part}/{name}")
+    draw("others/ant/0.png")
+    (tmp_path / "Dev").mkdir()
     pool = load(tmp_path)
-    assert pool.y_train.tolist() == [0, 1] and pool.y_test.tolist() == [0, 1, 2]
-    np.testing.assert_array_equal(pool.x_test[2], np.asarray(Image.open(tmp_path / test / "new" / "0.png")))
+    assert pool.y_train.tolist() == [0, 1] + [0, 1, 2] * len(train) and pool.y_test.tolist() == [0, 1, 2]
+    places = [f"{part}/{name}" for part in ("train", *train) for name in ("ant", "cat", "new")[:2 + (part != "train")]]
+    for x, place in zip([*pool.x_train, pool.x_test[2]], [*places, f"{test}/new"], strict=True):
+        np.testing.assert_array_equal(x, np.asarray(Image.open(tmp_path / place / "0.png")))
+    files = ImageFolder().files(tmp_path, str(tmp_path))
+    assert sorted(files) == sorted(tmp_path.glob("[tv]*/*/0.png"))
+
+
+@pytest.mark.parametrize("folders, clients, said, parts, remedy", [
+    (("Test",), "", "Test", "train", "rename it to test"),
+    (("Test", "val"), "", "Test", "train and val", "rename it to test"),
+    (("test", "Valid"), "", "Valid", "train and test", "rename it to validation"),
+    (("test", "val", "dev"), "", "dev", "train and val and test", "move them to {}/val"),
+    (("val", "validation"), "", "validation", "train and val", "move them to {}/val"),
+    (("test", "training"), "north/", "training", "train and test", "move them to {}/train")])
+def test_a_part_of_another_name_is_not_forgotten(draw, tmp_path, folders, clients, said, parts, remedy):
+    for part in ("train", *folders):
+        for i in range(3):
+            draw(f"{part}/{clients}{'ant' if i else 'bee'}/{i}.png")
+    assert refusal(tmp_path, client_folders=bool(clients)) == (
+        f"{tmp_path}/{said}: is called like a part, and its 3 pictures would be left out, for the parts here are "
+        f"{parts}; {remedy.format(tmp_path)}, or move it out of {tmp_path}")
+
+
+def test_a_link_to_a_part_is_no_further_part(draw, tmp_path):
+    for part in ("train", "val"):
+        draw(f"{part}/ant/0.png")
+    for link in ("test", "validation", "Test"):
+        (tmp_path / link).symlink_to("val")
+    assert [len(x) for x in load(tmp_path)[:4:2]] == [1, 1]
 
 
 @pytest.mark.parametrize("folders, clients, said", [
