@@ -33,21 +33,11 @@ from fedmpi import registry
 from fedmpi.config import schema
 from fedmpi.data import sources
 from fedmpi.data.abandoned import read_machine_code, remove_abandoned
-from fedmpi.data.assignment import Assignment, assign_samples, list_training_samples
+from fedmpi.data.assignment import Assignment
 from fedmpi.data.columns import Columns
-from fedmpi.data.feature_scale import standardise_features
 from fedmpi.data.first_format import FirstFormat, compute_fingerprint
-from fedmpi.data.samples import (
-    TARGET_BINS,
-    Dataset,
-    check_samples,
-    count_labels,
-    find_vocabulary_size,
-    list_labels,
-    take_for_task,
-    take_rows,
-)
-from fedmpi.data.thinning import find_needed_holders, thin_samples
+from fedmpi.data.loading import load_and_assign, make_replaced_error, were_files_replaced
+from fedmpi.data.samples import TARGET_BINS, Dataset, count_labels, find_vocabulary_size, list_labels, take_rows
 from fedmpi.errors import BadInput, StorageError
 from fedmpi.json_values import JsonObject
 from fedmpi.own_code.fingerprint import hash_functions, hash_own_code
@@ -62,6 +52,8 @@ FEDERATION_KIND = "federation"
 FEDERATION_FORMAT = 2
 # A client's samples are divided into these: the columns of Federation.counts.
 SAMPLE_PARTS = ("train", "validation", "test")
+# A data set whose files change while they are read is read at most so often.
+LOADS = 2
 
 
 class Samples(NamedTuple):
@@ -170,14 +162,17 @@ def prepare_federation(data: schema.Data, seed: int, check: bool = False) -> Pat
     if not is_sound(path, key, check):
         with refuse_unwritable(folder):
             folder.mkdir(parents=True, exist_ok=True)
-        pool = sources.load_source(data.name, root, data.file, data.source, data.task)
-        pool = take_for_task(pool, data.task, f"data.name = {data.name}")
-        pool = thin_samples(pool, data.fraction, seed, find_needed_holders(pool, data))
-        # The key is computed again, because a download has changed the source.
-        path, key, settings = make_federation_path(folder, data, seed, root)
-        dealt = assign_samples(pool, data, seed)
-        if isinstance(data.source, Columns) and data.source.standardise:
-            pool = check_samples(standardise_features(pool, list_training_samples(dealt)), f"data.name = {data.name}")
+        for _ in range(LOADS):
+            pool, dealt = load_and_assign(data, seed, root)
+            before = settings
+            # The key is computed again, because a download has changed the source.
+            path, key, settings = make_federation_path(folder, data, seed, root)
+            if not were_files_replaced(before, settings):
+                break
+            # There may be no room for both.
+            del pool, dealt
+        else:
+            raise make_replaced_error(data)
         write_federation(path, key, settings, pool, dealt)
     return path
 

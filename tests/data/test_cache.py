@@ -13,8 +13,11 @@ import pytest
 
 from fedmpi.config import schema
 from fedmpi.data import federation as module
+from fedmpi.data import sources
 from fedmpi.data.federation import Federation, find_federation, make_federation_path, prepare_federation
+from fedmpi.data.given_partitions import Indices
 from fedmpi.data.partitions import BUILT_IN, Dirichlet, FewShot, Iid, Pathological
+from fedmpi.data.samples import Dataset
 from fedmpi.data.sources import Arrays
 from fedmpi.errors import BadInput
 
@@ -176,6 +179,62 @@ def test_what_was_not_drawn_alike_has_another_fingerprint(settings, arrays):
     prints.add(Federation(prepare_federation(settings(**arrays(labels[::-1]), clients=4, partition=Iid()),
                                              0)).fingerprint)
     assert len(prints) == 5
+
+
+@pytest.fixture
+def replace(monkeypatch):
+    """Return a function that says what happens to the files each time after they were read."""
+    def replace(*actions):
+        load, left = sources.load_source, list(actions)
+
+        def load_then_replace(*words):
+            found = load(*words)
+            left.pop(0)()
+            return found
+        monkeypatch.setattr(sources, "load_source", load_then_replace)
+        return left
+    return replace
+
+
+def test_a_file_that_is_replaced_while_it_is_read_is_read_again(settings, arrays, replace):
+    data = settings(**arrays(np.arange(60) % 4), clients=4, partition=Iid())
+    left = replace(lambda: arrays(np.arange(60) % 3), lambda: None)
+    f = Federation(prepare_federation(data, 0))
+    assert f.classes == 3 and not left and os.listdir(data.cache) == [f.path.name]
+    assert prepare_federation(data, 0) == f.path
+
+
+def test_files_that_change_whenever_they_are_read_are_refused(settings, arrays, replace):
+    data = settings(**arrays(np.arange(60) % 4), clients=4, partition=Iid())
+    replace(lambda: arrays(np.arange(80) % 3), lambda: arrays(np.arange(90) % 2))
+    with pytest.raises(BadInput, match="mine.npz: its files, .* changed while they were read, .*; wait until nothing"):
+        prepare_federation(data, 0)
+    assert os.listdir(data.cache) == []
+
+
+def test_a_partition_file_that_is_replaced_while_it_is_read_is_read_again(settings, arrays, replace, tmp_path):
+    def give(*clients):
+        (tmp_path / "who.json").write_text(str([list(client) for client in clients]))
+    give(range(30), range(30, 60))
+    data = settings(**arrays(np.arange(60) % 4), clients=2, partition=Indices(str(tmp_path / "who.json")))
+    left = replace(lambda: give(range(9), range(9, 60)), lambda: None)
+    assert Federation(prepare_federation(data, 0)).counts.sum(1).tolist() == [9, 51] and not left
+
+
+def test_what_is_downloaded_is_read_once(settings, monkeypatch, replace, tmp_path):
+    """Of its files none was there before."""
+    monkeypatch.setattr(Fetched, "files", lambda self, root: [tmp_path / "fetched.txt"], raising=False)
+    replace(lambda: (tmp_path / "fetched.txt").write_text("here"))
+    data = settings(name=f"{__name__}:Fetched", clients=2, partition=Iid())
+    path = prepare_federation(data, 0)
+    assert Federation(path).key == find_federation(data, 0).key
+
+
+class Fetched:
+    """A third party's data set."""
+
+    def load(self, root):
+        return Dataset(np.zeros((8, 2), np.float32), np.arange(8) % 2)
 
 
 def test_classes_and_words_are_counted_over_both_parts(settings, tmp_path):

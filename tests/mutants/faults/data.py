@@ -105,10 +105,14 @@ FAULTS: list[tuple[str, str, str]] = [
     ),
     ("fedmpi.data.samples:count_labels", "part * classes + y", "part + y"),
     (
-        "fedmpi.data.federation:prepare_federation",
+        "fedmpi.data.loading:load_and_assign",
         "thin_samples(pool, data.fraction, seed, find_needed_holders(pool, data))",
         "pool",
     ),
+    ("fedmpi.data.federation:prepare_federation", "if not were_files_replaced(before, settings):", "if True:"),
+    ("fedmpi.data.federation:prepare_federation", "raise make_replaced_error(data)", "pass"),
+    ("fedmpi.data.loading:were_files_replaced", "known and before", "before"),
+    ("fedmpi.data.loading:were_files_replaced", ' or before.get("inputs") != after.get("inputs")', ""),
     # its picture
     (
         "fedmpi.data.label_plot:draw_labels",
