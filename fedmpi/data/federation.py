@@ -40,7 +40,8 @@ from fedmpi.data.loading import load_and_assign, make_replaced_error, were_files
 from fedmpi.data.samples import TARGET_BINS, Dataset, count_labels, find_vocabulary_size, list_labels, take_rows
 from fedmpi.errors import BadInput, StorageError
 from fedmpi.json_values import JsonObject
-from fedmpi.own_code.fingerprint import hash_functions, hash_own_code
+from fedmpi.own_code.fingerprint import hash_own_code
+from fedmpi.own_code.without_file import hash_class_without_file
 from fedmpi.paths import expand_user
 from fedmpi.storage import seal
 from fedmpi.storage.atomic import atomic
@@ -219,9 +220,9 @@ def collect_recipe(data: schema.Data, seed: int, root: Path) -> JsonObject:
 def hash_class(cls: type) -> str:
     """Return a sha256 of the files that a third party's class consists of, which changes when one is edited.
 
-    Of a class without a source file its functions count. Return "" for a built-in class, whose changes raise
+    Of a class without a source file it counts what it does. Return "" for a built-in class, whose changes raise
     FEDERATION_FORMAT."""
-    hashes = [value or hash_functions(cls) for value in hash_own_code([cls]).values()]
+    hashes = [value or hash_class_without_file(cls) for value in hash_own_code([cls]).values()]
     return hashes[0] if len(hashes) == 1 else hashlib.sha256("".join(hashes).encode()).hexdigest() if hashes else ""
 
 

@@ -4,7 +4,7 @@ These files are that of the module itself, those of the packages that the module
 beside them that their text imports. Names of modules stand for places, so that a folder may be moved. Of a package in
 an installation such as site-packages only files of the same package count, and other libraries are left out. A library
 that is no plug-in, such as torch in `torch.nn:Linear`, counts by its version. A file inside a zip counts as the whole
-zip. Code without a file, as a notebook has it, cannot be told apart and has None for a hash.
+zip. Code without a file, as a notebook has it, has None for a hash; `without_file` tells what it does.
 
 What is not seen: imports of names that are worked out when they run, and files that are read as data."""
 from __future__ import annotations
@@ -17,7 +17,6 @@ from contextlib import suppress
 from functools import partial
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from pathlib import Path
-from types import CodeType
 
 from fedmpi.errors import BadInput
 from fedmpi.own_code.places import PACKAGE, holds_packages, is_library, is_own_module, list_plug_ins, show_relative_path
@@ -177,23 +176,3 @@ def shorten_hash(value: object) -> str:
     if not isinstance(value, str):
         return "unknown"
     return value if value.startswith(VERSION) else value[:SHOWN_CHARACTERS]
-
-
-def hash_functions(cls: type) -> str:
-    """Return a sha256 of the functions and plain values of a class, for one without a source file, as in a notebook.
-    What these functions use outside of the class does not count."""
-    found: list[object] = []
-    for name, value in sorted(vars(cls).items()):
-        code = getattr(getattr(value, "__func__", value), "__code__", None)
-        if code is not None:
-            found.append([name, list_instructions(code)])
-        elif isinstance(value, int | float | str | tuple):
-            found.append([name, repr(value)])
-    return hashlib.sha256(repr(found).encode(errors="surrogateescape")).hexdigest()
-
-
-def list_instructions(code: CodeType) -> list[object]:
-    """Return what a function does, without the lines where it stands."""
-    constants = [list_instructions(value) if isinstance(value, CodeType) else
-                 sorted(map(repr, value)) if isinstance(value, frozenset) else repr(value) for value in code.co_consts]
-    return [code.co_code.hex(), code.co_names, code.co_varnames, constants]

@@ -3,12 +3,26 @@ from __future__ import annotations
 
 FAILURES = "fedmpi.own_code.failures:"
 FINGERPRINT = "fedmpi.own_code.fingerprint:"
+WITHOUT_FILE = "fedmpi.own_code.without_file:"
+DEFINITIONS = WITHOUT_FILE + "Definitions."
 CHANGES = "fedmpi.own_code.changes:"
 MISDECLARED = "fedmpi.own_code.misdeclared:"
 
 FAULTS: list[tuple[str, str, str]] = [
-    ("fedmpi.own_code.fingerprint:list_instructions", "code.co_code.hex(), ", ""),
-    ("fedmpi.own_code.fingerprint:list_instructions", "sorted(map(repr, value)) if", "None if"),
+    (DEFINITIONS + "describe_code", "code.co_code.hex(), ", ""),
+    (DEFINITIONS + "describe_contents", "sorted(map(repr, map(self.describe, value)))", "()"),
+    (DEFINITIONS + "describe_contents", "sorted(map(repr, map(", "(map(repr, map("),
+    (DEFINITIONS + "describe_class", "*cls.__mro__[1:]", "object"),
+    (DEFINITIONS + "describe_function", "[function.__defaults__, function.__kwdefaults__,",
+     "[function.__defaults__,"),
+    (DEFINITIONS + "describe_function", "[function.__defaults__, ", "["),
+    (DEFINITIONS + "describe_function", "yield self.describe(cell.cell_contents)",
+     "yield cell.cell_contents is None"),
+    (DEFINITIONS + "describe_function", "if name in function.__globals__:", "if False:"),
+    (DEFINITIONS + "describe_definition", "if is_own_module(module) else", "if False else"),
+    (WITHOUT_FILE, '("fget", ', "("),
+    (WITHOUT_FILE, '"__firstlineno__",', ""),
+    (WITHOUT_FILE + "find_global_names", "*map(find_global_names, inner)", ""),
     (MISDECLARED + "list_fields", '"ClassVar" not in str(kind)', "True"),
     (MISDECLARED + "refuse_typed_attributes", "owner.__mro__[1:]", "cls.__mro__"),
     (MISDECLARED + "refuse_typed_attributes", " and name not in list_fields(declared)", ""),
