@@ -14,7 +14,7 @@ from fedmpi.clients.hooks import Hooks
 from fedmpi.clients.hosted import ON_GPU
 from fedmpi.clients.placement import Pace
 from fedmpi.comm.order_performer import OrderPerformer
-from fedmpi.config.idle_settings import list_idle_settings
+from fedmpi.config.idle_settings import list_idle_settings, list_settings_of_statistics
 from fedmpi.config.schema import to_plain
 from fedmpi.context import RoundCallback
 from fedmpi.data.federation import SAMPLE_PARTS
@@ -149,6 +149,7 @@ def announce_run(run: Run, parts: Parts, decision: Decision) -> None:
     staged = [f"rank {r} on {them['host']} hands its GPU's numbers to MPI by way of the host: {them['staged']}"
               for r, them in enumerate(parts.places) if them.get("staged")]
     odd = list_missing_samples(parts) + parts.method.list_oddities(config.rounds) + list_idle_settings(config)
+    odd += list_settings_of_statistics(config, bool(parts.method.model.buffers))
     for oddity in list_warnings(parts.places) + unwatched + staged + odd:
         run.progress.say(f"warning: {oddity}")
     if run.deadline.known:

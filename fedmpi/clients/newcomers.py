@@ -8,6 +8,7 @@ import numpy as np
 from fedmpi.config.schema import Config
 from fedmpi.errors import BadInput
 from fedmpi.method import Method
+from fedmpi.models.slices import AVOID_STATISTICS
 
 
 def refuse_newcomers(config: Config, method: Method) -> None:
@@ -20,7 +21,7 @@ def refuse_newcomers(config: Config, method: Method) -> None:
                        "= 0, or choose another method (`fedmpi methods NAME` says how it serves them)")
     if method.model.buffers and getattr(config.model, "running_stats", "") == "local":
         raise BadInput(f"{asked}: a newcomer has no running statistics of its own, which model.running_stats = local "
-                       "needs; set model.running_stats = average, or model.norm = group")
+                       f"needs; set model.running_stats = average, or {AVOID_STATISTICS}")
 
 
 def list_newcomers(homes: np.ndarray, new_clients: int, rank: int) -> list[int]:

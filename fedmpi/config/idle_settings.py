@@ -30,6 +30,14 @@ def list_settings_without_owner(config: Config) -> list[str]:
     return found
 
 
+def list_settings_of_statistics(config: Config, has_statistics: bool) -> list[str]:
+    """Return a line if the configuration says whose running statistics are, and the network keeps none."""
+    given = getattr(config.model, "running_stats", None)
+    if has_statistics or given is None or given == getattr(type(config.model), "running_stats", given):
+        return []
+    return [f"model.running_stats = {given} changes nothing: this network has no BatchNorm"]
+
+
 def list_late_settings(config: Config) -> list[str]:
     """Return a line for each setting that asks for something after the last round."""
     rounds, every, found = config.rounds, config.evaluate.every, []

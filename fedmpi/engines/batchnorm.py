@@ -19,7 +19,7 @@ from fedmpi.errors import BadInput
 from fedmpi.extended_state import extend_state, strip_state
 from fedmpi.method import BASE, HEAD, WHOLE, Method, State, find_kind_of_field, list_declared_kinds
 from fedmpi.models.flat import Model
-from fedmpi.models.slices import gather_statistics
+from fedmpi.models.slices import AVOID_STATISTICS, gather_statistics
 from fedmpi.server_only import NotSent
 from fedmpi.settings import list_setting_names
 
@@ -37,7 +37,7 @@ def bind_method(method: Method, model: Model) -> Method:
     if local and not method.supports_local_batchnorm:
         raise BadInput(f"model.running_stats = local: {method.title} mixes or keeps several models, at the server or "
                        "at a client, each of which needs running statistics of its own; set model.running_stats = "
-                       "average, or model.norm = group")
+                       f"average, or {AVOID_STATISTICS}")
     bound = method.with_model(model)
     if not local:
         return bound

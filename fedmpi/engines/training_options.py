@@ -20,6 +20,7 @@ from fedmpi.errors import BadInput
 from fedmpi.method import Method, State
 from fedmpi.models.build import make_blank_samples
 from fedmpi.models.flat import Net
+from fedmpi.models.slices import AVOID_STATISTICS
 from fedmpi.server_only import hide_server_only
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def refuse_training_options(config: Config, federation: Federation, method: Meth
                        "they are; leave it out, or take another method")
     if OWN_VECTOR in seen and method.model.buffers and config.train.weight_decay:
         raise BadInput(f"train.weight_decay = {config.train.weight_decay}: {title} trains vectors in which BatchNorm's "
-                       "running statistics would decay too; leave it out, or set model.norm = group")
+                       f"running statistics would decay too; leave it out, or {AVOID_STATISTICS}")
 
 
 def refuse_regression(config: Config, method: Method) -> None:

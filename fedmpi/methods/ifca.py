@@ -25,6 +25,7 @@ from torch import Tensor
 from fedmpi.errors import BadInput
 from fedmpi.method import BASE, HEAD, WHOLE, ClientData, Method, Nothing, Participants, RowsByField, Weights
 from fedmpi.models.flat import Model, Net
+from fedmpi.models.slices import AVOID_STATISTICS
 from fedmpi.models.tables import find_lowest, table_row
 from fedmpi.settings import ModelCount
 
@@ -61,7 +62,7 @@ class IFCA(Method):
         own = model.head if self.shared_body else model
         if own.buffers and model.policy == "local":
             raise BadInput(f"model.running_stats = local: clients of {self.title} choose among models, each of which "
-                           "needs statistics of its own; set model.running_stats = average, or model.norm = group")
+                           f"needs statistics of its own; set model.running_stats = average, or {AVOID_STATISTICS}")
         return super().with_model(model)
 
     @property

@@ -4,6 +4,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+# What to do about running statistics that are not wanted; a network of one's own has no setting for it.
+AVOID_STATISTICS = "use GroupNorm in place of BatchNorm (model.norm = group with resnet18)"
+
 
 def join_slices(slices: list[slice]) -> list[slice]:
     """Join slices that follow one another without a gap."""

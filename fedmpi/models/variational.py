@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from fedmpi.errors import BadInput
 from fedmpi.models.flat import Model, Net
+from fedmpi.models.slices import AVOID_STATISTICS
 
 # Added to the seed of a model's start it gives the seed of its code's start.
 CODE_SEED_OFFSET = 0xC0DE
@@ -45,7 +46,7 @@ class Variational:
 
     def __init__(self, model: Model):
         if model.buffers:
-            raise BadInput("method: its code needs a network without BatchNorm; set model.norm = group")
+            raise BadInput(f"method: its code needs a network without BatchNorm; {AVOID_STATISTICS}")
         f = count_features(model)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(model._seed + CODE_SEED_OFFSET)

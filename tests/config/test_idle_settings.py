@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedmpi.config.idle_settings import list_idle_settings
+from fedmpi.config.idle_settings import list_idle_settings, list_settings_of_statistics
 from fedmpi.config.schema import resolve
 
 
@@ -56,3 +56,13 @@ def test_other_changes_of_images_do_not_pad():
 def test_a_strength_that_an_attack_does_not_have(kind, said):
     assert idle(attack={"kind": kind}) == []
     assert idle(attack={"kind": kind, "scale": 2.}) == said
+
+
+@pytest.mark.parametrize("model", [{"name": "resnet18"}, {"name": "torch.nn:Linear", "in_features": 2,
+                                                          "out_features": 2}])
+def test_whose_statistics_are_of_a_network_that_has_none(model):
+    usual, asked = (resolve({"model": model | more}) for more in ({}, {"running_stats": "average"}))
+    assert list_settings_of_statistics(usual, False) == list_settings_of_statistics(asked, True) == []
+    assert list_settings_of_statistics(asked, False) == [
+        "model.running_stats = average changes nothing: this network has no BatchNorm"]
+    assert list_settings_of_statistics(resolve({"model": "mlp"}), False) == []

@@ -241,14 +241,16 @@ def test_other_state_is_refused(make, policy):
 @pytest.mark.parametrize("name", ["fedcps", "lcfed", "fedgroup", "cfl", "pfedcam", "cgpfl", "fedamp", "fedavg_plus",
                                   "fedprox_plus", "ifca_cam", "fesem_cam"])
 def test_methods_that_compute_with_whole_models_or_train_several_need_the_average(name):
-    with pytest.raises(BadInput, match="of its own; set model.running_stats = average, or model.norm = group"):
+    with pytest.raises(BadInput, match="of its own; set model.running_stats = average, or use GroupNorm in "
+                       "place of BatchNorm .model.norm = group with resnet18"):
         lab(name, "local")
     assert lab(name, "average")
 
 
 def test_ifca_needs_the_average_of_what_its_clusters_do_not_share():
     for words in ({}, {"shared_body": True, "head": ("5", "6", "8")}):
-        with pytest.raises(BadInput, match="of its own; set model.running_stats = average, or model.norm = group"):
+        with pytest.raises(BadInput, match="of its own; set model.running_stats = average, or use GroupNorm in "
+                           "place of BatchNorm .model.norm = group with resnet18"):
             lab("ifca", **words)
         assert lab("ifca", "average", **words)
     assert lab("ifca", shared_body=True)

@@ -74,7 +74,7 @@ def test_running_statistics_of_its_own_are_no_newcomers(mlp):
     network = {"name": "resnet18", "norm": "batch", "running_stats": "local"}
     config = resolve({"data": {"new_clients": 1}, "model": network})
     bound = config.method.with_model(type("Net", (), {"buffers": [slice(0, 1)]})())
-    with pytest.raises(BadInput, match="running_stats = local needs"):
+    with pytest.raises(BadInput, match="running_stats = local needs; set model.running_stats = average, or use G"):
         refuse_newcomers(config, bound)
 
 

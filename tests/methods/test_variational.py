@@ -241,7 +241,7 @@ def test_a_head_that_begins_with_a_convolution_is_refused():
 def test_networks_with_batchnorm_are_refused():
     def network():
         return nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Linear(5, 3))
-    with pytest.raises(BadInput, match="needs a network without BatchNorm; set model.norm = group"):
+    with pytest.raises(BadInput, match="needs a network without BatchNorm; use GroupNorm in place of BatchNorm .model"):
         Variational(Model(network, torch.zeros(2, 4), 0, policy="average"))
 
 

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from torch import nn
 
 from fedmpi import __version__
 from fedmpi.comm.heartbeat import Heartbeat
@@ -125,6 +126,20 @@ def test_a_run_in_which_the_method_is_another_one_says_so(quiet):
     run = quiet()
     run.parts.method = IFCACAM(model=run.parts.method.model, warm_up=run.config.rounds)
     assert introduced(run, [0] * 9)[-1].startswith(f"warning: method.warm_up = {run.config.rounds}: in all rounds")
+
+
+class Plain(nn.Sequential):
+    """A network without BatchNorm."""
+
+    def __init__(self):
+        super().__init__(nn.Linear(64, 4), nn.Linear(4, 10))
+
+
+def test_whose_statistics_says_nothing_of_a_network_without_any(quiet):
+    network = "{name: 'tests.server.test_words:Plain'%s}"
+    said = introduced(quiet("model=" + network % ", running_stats: average"), [0] * 9)
+    assert said[-1] == "warning: model.running_stats = average changes nothing: this network has no BatchNorm"
+    assert not any("warning" in line for line in introduced(quiet("model=" + network % ""), [0] * 9))
 
 
 @pytest.mark.parametrize("on, column", [("test", 2), ("validation", 1)])

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 FAULTS: list[tuple[str, str, str]] = [
+    ("fedmpi.engines.batchnorm:bind_method", "average, or {AVOID_STATISTICS}", "average, or model.norm = group"),
     ("fedmpi.engines.coupling:watch_loss", "x, y, *more[:noise]):", "x, y, *more):"),
     ("fedmpi.engines.coupling:ProbedBatch.__call__", "net if isinstance(net, Net) else",
      "net if True else"),

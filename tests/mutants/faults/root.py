@@ -9,6 +9,7 @@ SETTINGS = "fedmpi.settings:"
 ROSTER = "fedmpi.ranks:"
 
 FAULTS: list[tuple[str, str, str]] = [
+    ("fedmpi.preparation:announce_run", "bool(parts.method.model.buffers)", "True"),
     ("fedmpi.argument_names:name_arguments", "translate_options(str(error))", "str(error)"),
     ("fedmpi.hints:find_close_name", "if simplify_name(name) in simple", "if name in simple"),
     ("fedmpi.hints:find_close_settings", "if len(key) > 3 and", "if not own and"),
