@@ -5,10 +5,11 @@ asks for them: the same weights, bit for bit on the same kind of machine."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeGuard
 
 import numpy as np
 import torch
@@ -103,7 +104,8 @@ def load_samples(run: Path, client: int, part: str, own_code: bool = False) -> t
     with allow_own_code(own_code):
         path, _ = choose_checkpoint(run)
         snapshot = checkpoint.read_checkpoint(path)
-        federation = find_federation_of(path, snapshot, resolve(snapshot.config))
+        with explain_relative_paths(config := resolve(snapshot.config)):
+            federation = find_federation_of(path, snapshot, config)
     n = len(federation.sizes) + len(federation.new_clients)
     if not 0 <= client < n:
         raise BadInput(f"client={client}: the run has clients 0 to {n - 1}")
@@ -120,9 +122,35 @@ def find_federation_of(path: Path, snapshot: checkpoint.Snapshot, config: Config
     """Return the federation on which a checkpoint was trained. Raises BadInput if the data have changed since."""
     federation = Federation(prepare_federation(config.data, config.seed))
     if federation.fingerprint != snapshot.federation:
+        file = config.data.file
+        source = f"data.root = {config.data.root}" if file is None else f"data.file = {file}"
+        start = f", or change to the folder in which the run was started, not {Path.cwd()}" * is_relative(file)
         raise BadInput(f"the data have changed since {path} was written: its clients held other samples; put back what "
-                       f"data.root = {config.data.root} held then")
+                       f"{source} held then{start}")
     return federation
+
+
+@contextmanager
+def explain_relative_paths(config: Config) -> Iterator[None]:
+    """Name the remedy where something is refused, and a relative path of the run leads nowhere from the current folder:
+    the run itself had another one, which it does not keep."""
+    try:
+        yield
+    except BadInput as error:
+        given = {"data.file": config.data.file, "data.root": config.data.root,
+                 "data.partition.file": getattr(config.data.partition, "file", None),
+                 "model.start": getattr(config.model, "start", None),
+                 **{f"data.{name}": getattr(config.data.source, name, None) for name in ("test_file", "tokenizer")}}
+        lost = [f"{name} = {text}" for name, text in given.items() if is_relative(text) and not Path(text).exists()]
+        if not lost:
+            raise
+        raise BadInput(f"{lost[0]}: not found from {Path.cwd()}, for the run has this path from the folder in which it "
+                       "was started; change to that folder (in Python by os.chdir) and try again") from error
+
+
+def is_relative(text: str | None) -> TypeGuard[str]:
+    """Say whether there is a path, and it begins at the current folder."""
+    return text is not None and not text.startswith("~") and not Path(text).is_absolute()
 
 
 def find_model(run: Path, client: int | None) -> TrainedModel:
@@ -131,9 +159,10 @@ def find_model(run: Path, client: int | None) -> TrainedModel:
     snapshot = checkpoint.read_checkpoint(path)
     refuse_changed_method(path, snapshot.version, snapshot.config)
     config = resolve(snapshot.config)
-    changes = list_changes(snapshot.books.get("own_code", {}), fingerprint_code(config), snapshot.round)
+    with explain_relative_paths(config):
+        changes = list_changes(snapshot.books.get("own_code", {}), fingerprint_code(config), snapshot.round)
+        federation = find_federation_of(path, snapshot, config)
     warnings += warn_of_changes(changes if "own_code" in snapshot.books else [], f"{path} was written")
-    federation = find_federation_of(path, snapshot, config)
     method = build_method(config, federation)
     refuse_export(method, client, len(federation.sizes))
     group, shared = restore_state(path, snapshot, config, method, federation)

@@ -1,7 +1,9 @@
 """An exported model gives in plain PyTorch what the run measured."""
 from __future__ import annotations
 
+import re
 from collections import OrderedDict
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,10 +12,12 @@ import torch.nn.functional as F
 from torch import nn
 from typer.testing import CliRunner
 
-from fedmpi import registry
+from fedmpi import load_result, registry
 from fedmpi.cli import app
+from fedmpi.commands.export import explain_relative_paths
 from fedmpi.config import schema
 from fedmpi.data.federation import find_federation
+from fedmpi.errors import BadInput
 from fedmpi.method import Method
 from fedmpi.storage.history import read_history
 from tests import federations
@@ -188,4 +192,47 @@ def test_changed_data_are_noticed(bench, images, tmp_path):
     path = bench.folder / "images.npz"
     with np.load(path) as held:
         np.savez(path, x_train=held["x_train"][::-1], y_train=held["y_train"])
-    assert "the data have changed" in refused(run, tmp_path / "x.safetensors", "--client", 0)
+    said = refused(run, tmp_path / "x.safetensors", "--client", 0)
+    assert "the data have changed" in said and said.endswith(f"put back what data.file = {path} held then")
+
+
+def test_a_relative_path_leads_to_the_folder_in_which_the_run_was_started(bench, tmp_path, monkeypatch):
+    """The run does not keep that folder. What the message says must work."""
+    here, out = tmp_path / "here", tmp_path / "x.safetensors"
+    (here / "deeper").mkdir(parents=True)
+    monkeypatch.chdir(here)
+    for name in ("images.npz", "deeper/images.npz"):
+        x = np.random.default_rng(len(name)).normal(size=(90, 6)).astype(np.float32)
+        np.savez(name, x_train=x, y_train=np.arange(90) % 3)
+    run = ran(bench, "relative", "data.name=arrays", "data.file=images.npz", "rounds=1")
+    result = load_result(run)
+    assert result.model(0) and len(result.samples(0)[0])
+    monkeypatch.chdir(tmp_path)
+    said = (f"data.file = images.npz: not found from {tmp_path}, for the run has this path from the folder in which it "
+            "was started; change to that folder (in Python by os.chdir) and try again")
+    for ask in (result.model, result.samples):
+        with pytest.raises(BadInput, match=re.escape(said)):
+            ask(0)
+    assert said in refused(run, out, "--client", 0)
+    monkeypatch.chdir(here / "deeper")
+    with pytest.raises(BadInput, match="put back what data.file = images.npz held then, or change to the folder in "
+                       f"which the run was started, not {here / 'deeper'}$"):
+        result.samples(0)
+    monkeypatch.chdir(here)
+    assert result.model(0) and exported(run, "--client", "0")
+
+
+def test_other_refusals_and_other_relative_paths(tmp_path, monkeypatch):
+    """Initial weights are named, too; a path that leads somewhere, and one from the root or from home, is not."""
+    monkeypatch.chdir(tmp_path)
+    start = SimpleNamespace(data=schema.Data(file="~/none.npz", root=str(tmp_path / "none")),
+                            model=schema.resolve({"model": {"name": "mlp", "start": "w.safetensors"}}).model)
+
+    def refuse():
+        with explain_relative_paths(start):
+            raise BadInput("as it was")
+    with pytest.raises(BadInput, match=f"^model.start = w.safetensors: not found from {tmp_path}, "):
+        refuse()
+    (tmp_path / "w.safetensors").touch()
+    with pytest.raises(BadInput, match="^as it was$"):
+        refuse()
