@@ -27,6 +27,11 @@ def list_settings_without_owner(config: Config) -> list[str]:
             found.append(f"{setting} = {given} changes nothing: it belongs to {owner}={value}")
     if config.attack and config.attack.kind == "label_flip" and config.attack.scale != type(config.attack).scale:
         found.append(f"attack.scale = {config.attack.scale} changes nothing: kind label_flip has no strength")
+    share, how = config.train.participation, config.train.sampling
+    if how != usual.train.sampling and (share[0] if isinstance(share, tuple) else share) == 1:
+        cost = "; each makes a forward pass to tell its loss, for nothing" if how == "loss" else ""
+        found.append(f"train.sampling = {how} chooses nobody: with train.participation = 1 all clients that are "
+                     f"available take part{cost}")
     return found
 
 

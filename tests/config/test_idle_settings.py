@@ -66,3 +66,14 @@ def test_whose_statistics_are_of_a_network_that_has_none(model):
     assert list_settings_of_statistics(asked, False) == [
         "model.running_stats = average changes nothing: this network has no BatchNorm"]
     assert list_settings_of_statistics(resolve({"model": "mlp"}), False) == []
+
+
+@pytest.mark.parametrize("share", [1, [1, 1]])
+def test_a_choice_among_clients_that_all_take_part(share):
+    all_of_them = "chooses nobody: with train.participation = 1 all clients that are available take part"
+    assert idle(train={"participation": share}) == []
+    assert idle(train={"participation": share, "sampling": "size"}) == [f"train.sampling = size {all_of_them}"]
+    assert idle(train={"participation": share, "sampling": "loss"}) == [
+        f"train.sampling = loss {all_of_them}; each makes a forward pass to tell its loss, for nothing"]
+    for fewer in (.9, [.9, 1]):
+        assert idle(train={"participation": fewer, "sampling": "loss"}) == []

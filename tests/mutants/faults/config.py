@@ -55,6 +55,8 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.config.idle_settings:list_settings_of_statistics", "if has_statistics or given", "if given"),
     ("fedmpi.config.idle_settings:list_settings_of_statistics", 'given == getattr(type(config.model), "running_stats"',
      'given != getattr(type(config.model), "running_stats"'),
+    ("fedmpi.config.idle_settings:list_settings_without_owner", "share[0] if", "share[1] if"),
+    ("fedmpi.config.idle_settings:list_settings_without_owner", "how != usual.train.sampling and", ""),
     ("fedmpi.config.idle_settings:list_late_settings", "if t >= rounds]", "if t > rounds]"),
     ("fedmpi.config.idle_settings:list_late_settings", "if t > rounds]", "if t >= rounds]"),
     ("fedmpi.config.idle_settings:list_late_settings", "if first >= rounds:", "if first > rounds:"),
