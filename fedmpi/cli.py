@@ -46,7 +46,7 @@ def run(config: ConfigFile, overrides: Overrides = None,
         accept_changed_code: on.AcceptOption = False) -> None:
     """Train a federation; start it under mpiexec or srun for several ranks.
 
-    Exit codes: 0 finished, 75 saved and to be started again, 2 bad input, 1 failure."""
+    Exit codes: 0 finished, 75 stopped, start it again (saved unless it says otherwise), 2 bad input, 1 failure."""
     from fedmpi import session
     sys.exit(session.run_command(config, overrides or [], out, resume, time_limit, ranks, accept_changed_code))
 

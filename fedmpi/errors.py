@@ -6,8 +6,11 @@ from pathlib import Path
 FINISHED = 0
 FAILED = 1
 BAD_INPUT = 2
-# the run is saved and wants to be started again (EX_TEMPFAIL of sysexits.h)
+# the run was stopped and wants to be started again (EX_TEMPFAIL of sysexits.h); it is saved, unless its round was given
+# up before the first checkpoint
 SAVED = 75
+# How the message of a GivenUp ends
+ROUND_GIVEN_UP = "the round is given up"
 
 
 class FedmpiError(Exception):
@@ -20,7 +23,7 @@ class StorageError(FedmpiError):
 
 
 class GivenUp(FedmpiError):
-    """The run was asked to stop and ended. It can continue from its last checkpoint."""
+    """The run was asked to stop and ended. It can continue from its last checkpoint, if it has one."""
     code = SAVED
 
 

@@ -76,7 +76,7 @@ def run(config: str | os.PathLike[str] | Mapping[str, object], /, *, out: str | 
     Raises:
         BadInput: if the settings cannot be run; nothing was started.
         GivenUp: if the run was stopped by a signal or its time limit; it is saved and can be resumed. If its round was
-            given up because of `checkpoint.grace`, it goes on from its last checkpoint.
+            given up because of `checkpoint.grace`, it goes on from its last checkpoint, or begins anew without one.
         KeyboardInterrupt: if Ctrl-C stopped the run, as GivenUp; a second Ctrl-C raises it at once, and nothing more
             is saved.
         FedmpiError: if the run failed. In a job of several ranks a failure ends the whole job."""

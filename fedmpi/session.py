@@ -238,6 +238,8 @@ def make_failure_logger(progress: Progress, folder: RunFolder) -> Callable[[str]
         with suppress(OSError):
             saved = [path for path in list_checkpoints(folder.checkpoints) if path.is_file()]
         remedy = f"\nsaved so far: {saved[0]}; continue with --out {folder.path} --resume auto" if saved else ""
+        if not saved and first.endswith(errors.ROUND_GIVEN_UP):
+            remedy = f"\nnothing is saved yet; start again with --out {folder.path} --resume auto, which begins anew"
         return first + (f"\n(traceback in {folder.log_path})" if more else "") + remedy
     return note
 

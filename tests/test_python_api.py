@@ -229,26 +229,6 @@ def test_ctrl_c_in_the_last_round_leaves_the_result(bench, config):
     assert found.digest == bench.result("late-interrupt")["digest"]
 
 
-@dataclass(frozen=True)
-class InterruptedClient(FedAvg):
-    """FedAvg of which a client in the second round hears a signal while it trains."""
-    signal: int = 0
-
-    def client(self, shared, mine, data):
-        if data.local.round == 1 and data.client == 0:
-            os.kill(os.getpid(), self.signal)
-        return super().client(shared, mine, data)
-
-
-@pytest.mark.parametrize("number, error", [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, GivenUp)])
-def test_a_round_that_is_given_up_is_the_same_exception(bench, config, number, error):
-    out = bench.out(f"given-up-{number}")
-    with pytest.raises(error, match=r"\(checkpoint.grace\): the round is given up"):
-        fedmpi.run(config, out=out, quiet=True, method={"name": InterruptedClient, "signal": int(number)},
-                   engine="loop", train={"participation": 1}, checkpoint={"grace": 0})
-    assert [path.name for path in bench.saved(out.name)] == ["round-000001.h5"] and not (out / "lock").exists()
-
-
 def test_a_second_ctrl_c_leaves_at_once(bench, config):
     own = {"name": Interrupted, "signals": [int(signal.SIGINT)] * 2}
     with pytest.raises(KeyboardInterrupt):

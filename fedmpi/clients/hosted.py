@@ -30,7 +30,7 @@ from fedmpi.engines import batch_plan, convolutions, engine_choice, gpu_card
 from fedmpi.engines.batch_plan import LocalTraining, Portion
 from fedmpi.engines.gpu_waiting import wait_for_device
 from fedmpi.engines.step_counter import OTHERS, PARTICIPANTS, StepCounter
-from fedmpi.errors import GivenUp
+from fedmpi.errors import ROUND_GIVEN_UP, GivenUp
 from fedmpi.faults import choose_attackers
 from fedmpi.method import Method, State
 from fedmpi.server_only import join_sent, list_sent
@@ -142,7 +142,7 @@ class HostedClients:
             GivenUp: if the run was asked to stop more than `checkpoint.grace` seconds ago."""
         grace = self.config.checkpoint.grace
         if self.context.waits() > grace:
-            raise GivenUp(f"asked to stop more than {grace:g} s ago (checkpoint.grace): the round is given up")
+            raise GivenUp(f"asked to stop more than {grace:g} s ago (checkpoint.grace): {ROUND_GIVEN_UP}")
 
     def train(self, when: int, everybody: np.ndarray, here: Iterable[int], judge: bool) -> None:
         """Train the participants that are `here`; what they send stays here for `sums`.

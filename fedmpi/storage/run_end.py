@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
+from fedmpi.errors import ROUND_GIVEN_UP
 from fedmpi.storage.lock import describe_dead_holder
 from fedmpi.storage.seal import Flaw, open_regular
 
@@ -16,7 +17,7 @@ LOG_END_BYTES = 1 << 18
 LAST_WORDS = re.compile(
     r"^[\d-]{10} [\d:]{8}  (?:(?P<begun>fedmpi [\w.+]+: .*)"
     r"|(?P<unfinished>.*: saved after round \d+ of \d+ in .*|the caller's on_round ended the run .*"
-    r"|digest [0-9a-f]{16}  results in .*|fedmpi: .*: the round is given up)"
+    r"|digest [0-9a-f]{16}  results in .*|fedmpi: .*: " + ROUND_GIVEN_UP + r")"
     r"|(?P<failed>fedmpi: .*))$", re.M)
 
 

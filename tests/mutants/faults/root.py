@@ -45,6 +45,8 @@ FAULTS: list[tuple[str, str, str]] = [
     (RUN + "run_on_all_ranks", "world.close(code)", "world.close()"),
     ("fedmpi.session:run_command", "RankContext(stop, stop.waits)", "RankContext(waits=stop.waits)"),
     (RUN + "make_failure_logger", "saved[0]", "saved[-1] if saved[1:] else ''"),
+    (RUN + "make_failure_logger", "if not saved and first", "if first"),
+    (RUN + "make_failure_logger", "first.endswith(errors.ROUND_GIVEN_UP)", "False"),
     (RUN + "make_failure_logger", "        folder.release()\n", ""),
     (PREPARATION + "choose_engine",
      "pool.hosted.engine_why = snapshot.books.get(\"engine_why\", pool.hosted.engine_why)", "pass"),
