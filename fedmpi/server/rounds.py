@@ -193,10 +193,12 @@ class Run:
         return len(moves[0])
 
     def warm_up(self) -> None:
-        """Run the round before the first one, if the method has one. It is repeated if nothing was saved since.
+        """Run the round before the first one, if the method has one; its time counts. It is repeated if nothing was
+        saved since.
 
         Raises:
             FedmpiError: if no update can be used."""
+        begin = time.perf_counter()
         if (ids := self.method.warm_up_participants(len(self.federation.sizes), self.config.seed)) is not None:
             asked = Participants(ids, self.federation.sizes[ids], -1, self.config.seed, len(self.federation.sizes))
             traffic = self.hooks.traffic(self.state.shared)
@@ -209,6 +211,7 @@ class Run:
             found = "clusters" in who.facts
             table, times = self.measure(found and bool(self.config.evaluate.every))
             steps = self.books.count_steps(times, asked)
+            self.state.seconds += time.perf_counter() - begin
             if found:
                 facts = self.books.describe_round(asked, asked, who, traffic)
                 self.books.enter(table, facts | steps | {"seconds": self.state.seconds})

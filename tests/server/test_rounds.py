@@ -183,6 +183,26 @@ def test_bytes_and_seconds_are_counted_by_round_and_in_all(averaging, clock):
     assert run.state.round == 2 and run.state.seconds == 29.
 
 
+@pytest.mark.parametrize("method, entered", [
+    ("{name: fedgroup, K: 2, first: 4}", False), ("{name: fesem_cam, k: 2, warm_up: 1}", True)])
+def test_the_round_before_the_first_takes_its_time(averaging, clock, method, entered):
+    """FeSEM-CAM's clusters are entered as those of round 0."""
+    run = averaging("rounds=1", f"method={method}")
+    perform, done = run.pool._perform, []
+
+    def counting(order, arrays):
+        done.append(order)
+        clock.now += 2.
+        return perform(order, arrays)
+    run.pool._perform = counting
+    run.warm_up()
+    assert run.state.seconds == 2. * len(done) > 0
+    before = run.state.seconds
+    assert [line["seconds"] for line in run.state.metrics] == [before] * entered
+    run.run_round(0)
+    assert run.state.metrics[-1]["seconds"] == run.state.seconds == 2. * len(done) > before
+
+
 def test_the_round_before_the_first_is_minus_one(averaging):
     """So its batches and draws differ from those of every later round."""
     run, asked = averaging("method={name: fedgroup, K: 2, first: 2}", "seed=3"), []

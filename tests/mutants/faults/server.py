@@ -106,6 +106,7 @@ FAULTS: list[tuple[str, str, str]] = [
     (BOOKS + "show_round", "total - state.round", "total - state.round + 1"),
     (BOOKS + "show_round", "find_best_line(lines)", "lines[0]"),
     (SAVING + "gather_pieces", "start + at_once]", "start + at_once - 1]"),
+    (RUN + "warm_up", "            self.state.seconds += time.perf_counter() - begin\n", ""),
     (RUN + "warm_up", "self.federation.sizes[ids], -1", "self.federation.sizes[ids], 0"),
     (PARTICIPATION + "count_participants", "round(share * clients)", "int(share * clients)"),
     (PARTICIPATION + "count_participants", "max(1,", "max(2,"),
