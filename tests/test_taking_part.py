@@ -80,6 +80,16 @@ def test_late_clients_are_left_out_and_told(bench):
     assert made == 5      # of those that are in time; nothing is computed for the others
 
 
+def test_clients_whose_models_the_server_reads_send_them_and_may_be_late(bench):
+    """FedAMP's Up has no fields. Who is late keeps its model, and misses training as it does under availability."""
+    words = [*SLOW, "rounds=2", "method=fedamp", "train.participation=1"]
+    assert bench.lead("amp-late", *words) == bench.lead("amp", *words, "stragglers.deadline=null") == 0
+    assert all(0 < len(line["late"]) < 9 for line in bench.metrics("amp-late"))
+    assert bench.result("amp-late")["digest"] != bench.result("amp")["digest"]
+    assert bench.lead("amp-partial", *words, "stragglers.late=partial") == 0
+    assert all(line["work_share"] < 1 for line in bench.metrics("amp-partial"))
+
+
 @pytest.mark.parametrize("words, said", [
     (["method=local", "stragglers={step_seconds: 1, deadline: 9}"], "stragglers.deadline = 9.0: clients of Local send "
      "nothing that a server could wait for; leave it out, or take another method"),

@@ -196,17 +196,17 @@ def check_attendance(config: Config, federation: Federation, method: Method) -> 
         return attendance
     shared, mine = method.init(n)
     up = rehearse_loop(method, shared, mine, make_blank_samples(federation.shape, federation.dtype))[1]
-    title = method.title or type(method).__name__
+    title, traffic = method.title or type(method).__name__, method.traffic(shared, up)
     limit = f"stragglers.late = {settings.late}" if settings.deadline is None else (
         f"stragglers.deadline = {settings.deadline}")
-    if (settings.deadline is not None or settings.late == "partial") and not up:
+    if (settings.deadline is not None or settings.late == "partial") and not traffic[1]:
         raise BadInput(f"{limit}: clients of {title} send nothing that a server could wait for; leave it out, or take "
                        "another method")
     if settings.late == "partial" and method.needs_full_work:
         raise BadInput(f"stragglers.late = partial: {title} {method.needs_full_work}; set it to drop, or take another "
                        "method")
     if settings.deadline is not None and not settings.jitter:
-        refuse_short_deadline(attendance, settings.deadline, method.traffic(shared, up))
+        refuse_short_deadline(attendance, settings.deadline, traffic)
     return attendance
 
 

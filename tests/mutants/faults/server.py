@@ -137,6 +137,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.server.simulated_time:SimulatedTime.time_round", "allowed[i] - cost.transfer[i]", "allowed[i]"),
     ("fedmpi.server.simulated_time:fit_portion", "<= budget", "< budget"),
     ("fedmpi.server.attendance:Attendance.attend", "waited + choosing", "choosing"),
+    ("fedmpi.server.attendance:check_attendance", "and not traffic[1]", "and not up"),
     ("fedmpi.server.attendance:Attendance.attend", "up if compared else down + up", "down + up"),
     # running statistics, equal centres, attackers
     ("fedmpi.server.metrics:Groups.summarise", "column[honest])", "column)"),
