@@ -214,6 +214,7 @@ def conclude(run: Run) -> int:
                      f"{run.books.format_newcomers()}{describe_best(result)}; {result['rounds']} rounds in "
                      f"{format_duration(result['seconds'])} on {result['ranks']} "
                      f"rank{'s' * (result['ranks'] > 1)}\n{run.books.describe_early_end()}"
+                     f"{run.books.describe_absence()}"
                      f"digest {result['digest'][:16]}  results in {run.books.folder.path}{run.storage.summary()}")
     return errors.FINISHED
 

@@ -57,16 +57,29 @@ def test_what_decided_may_not_change_after_a_stop(bench, tmp_path, capfd):
             "with another --out") in capfd.readouterr().err
 
 
-def test_a_round_without_anybody_says_so_and_changes_nothing(bench, tmp_path):
+def test_a_round_without_anybody_says_so_and_changes_nothing(bench, tmp_path, capsys):
     (tmp_path / "t.csv").write_text("client,begin,end\n0,1,1\n3,3,3\n")
     words = [f"availability.file={tmp_path / 't.csv'}", "rounds=3", "method=fedavg", "faults.drop=.01"]
     assert bench.lead("nobody", *words) == 0
+    assert "nobody took part in any" not in capsys.readouterr().out
     lines = bench.metrics("nobody")
     assert [(line["participants"], line["available"]) for line in lines] == [(1, 1), (0, 0), (1, 1)]
     assert lines[0]["accuracy_mean"] == lines[1]["accuracy_mean"] != lines[2]["accuracy_mean"]
     assert lines[1]["mib_per_client_round"] == 0 and "simulated_seconds" not in lines[1]
     assert "round 2: no client is available; nobody takes part, and the server's state stays" in (
         bench.out("nobody") / "log.txt").read_text()
+
+
+@pytest.mark.parametrize("words", [
+    ["stragglers={step_seconds: .1, jitter: .001, deadline: .3}"], ["faults.drop=.999"],
+    ["faults.bad_update=skip", "train.lr=1e30"], ["method=fesem_cam", "method.k=2", "stragglers={step_seconds: .1, "
+     "jitter: .001, deadline: .3}"]])
+def test_a_run_in_which_nobody_took_part_says_so_at_its_end(bench, capsys, words):
+    """The clients that find FeSEM-CAM's first centres are waited for; they are no participants of a round."""
+    assert bench.lead(f"absent-{hash(tuple(words))}", "method=fedavg", *words) == 0
+    warning = ("warning: nobody took part in any of the 3 rounds, so nothing was learned; metrics.jsonl says of each "
+               "round who was available, late or lost")
+    assert capsys.readouterr().out.splitlines()[-2] == warning
 
 
 def test_late_clients_are_left_out_and_told(bench):
@@ -100,8 +113,21 @@ def test_clients_whose_models_the_server_reads_send_them_and_may_be_late(bench):
     (["method=fedavg", "train.sampling=loss", "train.candidates=5"], "train.candidates = 5: up to 6 of the 9 clients "
      "take part in a round, and are chosen among them; give a number from 6 to 9"),
     (["stragglers.file=none.csv"], "stragglers.file = none.csv: cannot read it: No such file or directory; give"),
-    (["availability.file=none.csv"], "availability.file = none.csv: cannot read it")])
-def test_what_cannot_be_is_refused_before_the_first_round(bench, capfd, words, said):
+    (["availability.file=none.csv"], "availability.file = none.csv: cannot read it"),
+    (["availability.file=late.csv"], "availability.file = late.csv: no client can take part in any round of this run: "
+     "the first time begins in round 4, and rounds = 3; correct the file, or raise rounds"),
+    (["availability={file: late.csv, repeat: 20}"], "the first time begins in round 4, and rounds = 3"),
+    (["method=fedavg", "availability={file: late.csv, unit: seconds}", "stragglers.file=speeds.csv"],
+     "availability.file = late.csv: no client would ever be done before it leaves, after at most 8 s; whole rounds "
+     "take 15 to 30 s; give longer times"),
+    (["method=fedavg", "availability={file: late.csv, unit: seconds}", "edge={cycles: 5e9}", "train.steps=null"],
+     "no client would ever be done before it leaves, after at most 8 s; whole rounds take "),
+    (["method=fedavg", "availability={file: late.csv, unit: seconds}", "stragglers={step_seconds: 1, deadline: 4}"],
+     "stragglers.deadline = 4.0: no client would ever be in time; whole rounds take 5 to 5 s")])
+def test_what_cannot_be_is_refused_before_the_first_round(bench, capfd, monkeypatch, words, said):
+    monkeypatch.chdir(bench.folder)
+    (bench.folder / "late.csv").write_text("client,begin,end\n2,5,12\n5,4,12\n")
+    (bench.folder / "speeds.csv").write_text("client,step_seconds\n" + "".join(f"{c},{c + 1}\n" for c in range(9)))
     assert bench.lead("refused", *words) == 2
     assert said in " ".join(capfd.readouterr().err.split())
     assert not bench.out("refused").exists()

@@ -18,6 +18,7 @@ from fedmpi.errors import BadInput
 from fedmpi.json_values import JsonObject
 from fedmpi.method import Method, Participants
 from fedmpi.models.build import make_blank_samples
+from fedmpi.participation import Stragglers
 from fedmpi.server.availability import AvailableTimes
 from fedmpi.server.client_files import hash_client_files
 from fedmpi.server.edge_cost import EdgeLedger
@@ -92,7 +93,8 @@ class Attendance:
         """Return lines on available clients and on slow devices, for the begin of a run."""
         lines, settings, n = [], self.config.stragglers, len(self.federation.sizes)
         if self.times is not None:
-            lines.append(f"availability: {self.times.count_clients()} of {n} clients are available at some time")
+            there = self.times.count_clients(self.config.rounds)
+            lines.append(f"availability: {there} of {n} clients are available at some time")
         if settings is not None and self.clock is not None:
             seconds = self.clock.step_seconds
             speed = (f"devices up to {self.clock.factors.max():.3g} times as slow as the median one" if seconds is None
@@ -192,11 +194,35 @@ def check_attendance(config: Config, federation: Federation, method: Method) -> 
         raise BadInput(f"train.candidates = {candidates}: up to {most} of the {n} clients take part in a round, and "
                        f"are chosen among them; give a number from {most} to {n}")
     attendance = Attendance(config, method, federation, EdgeLedger.from_config(config, method, federation))
-    if settings is None:
+    refuse_absence(attendance)
+    if attendance.clock is None:
         return attendance
     shared, mine = method.init(n)
     up = rehearse_loop(method, shared, mine, make_blank_samples(federation.shape, federation.dtype))[1]
-    title, traffic = method.title or type(method).__name__, method.traffic(shared, up)
+    traffic = method.traffic(shared, up)
+    if settings is not None:
+        refuse_stragglers(settings, method, traffic)
+    refuse_short_times(attendance, traffic)
+    return attendance
+
+
+def refuse_absence(attendance: Attendance) -> None:
+    """Raise BadInput if nobody is available in any round of the run."""
+    times, config = attendance.times, attendance.config
+    if times is None or times.count_clients(config.rounds):
+        return
+    assert config.availability is not None
+    raise BadInput(f"availability.file = {config.availability.file}: no client can take part in any round of this run: "
+                   f"the first time begins in round {times.begin.min() + 1:g}, and rounds = {config.rounds}; correct "
+                   "the file, or raise rounds")
+
+
+def refuse_stragglers(settings: Stragglers, method: Method, traffic: tuple[int, int]) -> None:
+    """Raise BadInput for a deadline or partial work that the method cannot take.
+
+    Args:
+        traffic: bytes that a participant receives and sends."""
+    title = method.title or type(method).__name__
     limit = f"stragglers.late = {settings.late}" if settings.deadline is None else (
         f"stragglers.deadline = {settings.deadline}")
     if (settings.deadline is not None or settings.late == "partial") and not traffic[1]:
@@ -205,18 +231,28 @@ def check_attendance(config: Config, federation: Federation, method: Method) -> 
     if settings.late == "partial" and method.needs_full_work:
         raise BadInput(f"stragglers.late = partial: {title} {method.needs_full_work}; set it to drop, or take another "
                        "method")
-    if settings.deadline is not None and not settings.jitter:
-        refuse_short_deadline(attendance, settings.deadline, traffic)
-    return attendance
 
 
-def refuse_short_deadline(attendance: Attendance, deadline: float, traffic: tuple[int, int]) -> None:
-    """Raise BadInput if no client would ever be in time."""
-    sizes = attendance.federation.sizes
-    everybody = Participants(np.arange(len(sizes)), sizes, 0, attendance.config.seed)
-    assert attendance.clock is not None
-    nbytes = traffic[1] if attendance.config.train.sampling == "loss" else sum(traffic)
-    if not attendance.clock.time_round(everybody, nbytes).in_time.any():
-        first = attendance.clock.time_round(everybody, nbytes, waits=True)
-        raise BadInput(f"stragglers.deadline = {deadline}: no client would ever be in time; whole rounds take "
-                       f"{first.ends.min():.3g} to {first.ends.max():.3g} s; raise it")
+def refuse_short_times(attendance: Attendance, traffic: tuple[int, int]) -> None:
+    """Raise BadInput if no client would ever be done by the deadline, or before it leaves. Jitter might let one.
+
+    Args:
+        traffic: bytes that a participant receives and sends."""
+    config, clock, sizes = attendance.config, attendance.clock, attendance.federation.sizes
+    assert clock is not None
+    everybody = Participants(np.arange(len(sizes)), sizes, 0, config.seed)
+    nbytes = traffic[1] if config.train.sampling == "loss" else sum(traffic)
+    longest = np.full(len(sizes), np.inf)
+    if attendance.times is not None and attendance.is_limited_in_seconds:
+        longest = attendance.times.find_longest()
+    if clock.stragglers.jitter or clock.time_round(everybody, nbytes, longest).in_time.any():
+        return
+    # of those that are there at some time
+    ends = clock.time_round(everybody, nbytes, waits=True).ends[longest > 0]
+    take = f"whole rounds take {ends.min():.3g} to {ends.max():.3g} s"
+    if not clock.time_round(everybody, nbytes).in_time.any():
+        raise BadInput(f"stragglers.deadline = {clock.stragglers.deadline}: no client would ever be in time; {take}; "
+                       "raise it")
+    assert config.availability is not None
+    raise BadInput(f"availability.file = {config.availability.file}: no client would ever be done before it leaves, "
+                   f"after at most {longest.max():.3g} s; {take}; give longer times")

@@ -75,9 +75,16 @@ class AvailableTimes:
         left[self.who[open_now]] = self.end[open_now] - phase
         return left
 
-    def count_clients(self) -> int:
-        """Return how many clients are available at some time."""
-        return len(np.unique(self.who))
+    def count_clients(self, rounds: int) -> int:
+        """Return how many clients are available at some time of a run of so many rounds; when it ends is not known for
+        times in seconds, so all of them count."""
+        return len(np.unique(self.who if self.in_seconds else self.who[self.begin < rounds]))
+
+    def find_longest(self) -> np.ndarray:
+        """Return how long the longest time of each client is, (N,); 0: it has none."""
+        longest = np.zeros(self.clients)
+        np.maximum.at(longest, self.who, self.end - self.begin)
+        return longest
 
 
 def measure_rounding(now: float) -> float:

@@ -196,6 +196,16 @@ class Books:
         """Return a line that says why the run ends before its last round, "" if it does not."""
         return selection.describe_early_end(self.config, self.state.metrics, self.state.round)
 
+    def describe_absence(self) -> str:
+        """Return a line if rounds passed and the server took an update in none of them, "" otherwise."""
+        lines = [line for line in self.state.metrics if line["round"]]
+        missed = [sum(len(line.get(name, ())) for name in ("late", "lost", "bad_updates")) for line in lines]
+        # books of old versions may not say how many took part
+        if not lines or any(line.get("participants", np.inf) > n for line, n in zip(lines, missed, strict=True)):
+            return ""
+        return (f"warning: nobody took part in any of the {len(lines)} rounds, so nothing was learned; metrics.jsonl "
+                "says of each round who was available, late or lost\n")
+
     def result(self) -> JsonObject:
         """Return the summary of the finished run, with the digest of its final state."""
         lines = list_evaluated(self.state.metrics)

@@ -78,9 +78,10 @@ def test_times_in_rounds_and_in_seconds(tmp_path):
     found = times(tmp_path, "begin, end, client, more\n2,3,1,x\n1,1,3,\n4,6,1,\n")
     assert [found.look_up(t).tolist() for t in range(7)] == [
         [0, 0, 0, 1], *([0, left, 0, 0] for left in (5, 4, 3, 2, 1, 0))]
-    assert found.count_clients() == 2 and not found.in_seconds
+    assert [found.count_clients(rounds) for rounds in (1, 2, 9)] == [1, 2, 2] and not found.in_seconds
     rows = [{"client": 0, "begin": .5, "end": 2}, {"client": 2, "begin": 1, "end": "1.25"}]
     found = times(tmp_path, json.dumps(rows), "a.json", unit="seconds")
+    assert found.count_clients(1) == 2 and found.find_longest().tolist() == [1.5, 0, .25, 0]
     assert found.look_up(1.).tolist() == [1, 0, .25, 0] and found.look_up(2.).tolist() == [0] * 4
     # nobody waits for what never comes
     assert [found.wait_for_next(now)[0] for now in (0, .75, 2)] == [.5, 0, 0]
