@@ -27,7 +27,9 @@ EPOCHS_TOLERANCE = .05
 
 def find_equal_setting(own: Config, other: Config) -> str:
     """Return the `key=value` with which a run of `own` makes as many steps as one of `other`, to rounding. Raises
-    BadInput if no whole number of epochs does, or the steps of `other` cannot be counted."""
+    BadInput if no whole number of epochs does, or the steps of either cannot be counted."""
+    refuse_unknown_work(own, "this row")
+    refuse_unknown_work(other, "the row that it names")
     if own.train.steps is not None:
         return f"train.steps={max(1, round(compute_ratio(own, other, BATCHES[0]) * own.train.steps))}"
     epochs = [compute_ratio(own, other, batches) * own.train.epochs for batches in BATCHES]
@@ -36,6 +38,18 @@ def find_equal_setting(own: Config, other: Config) -> str:
         raise BadInput(f"equal_steps: a client of {small} samples would need {epochs[0]:.4g} epochs and one of "
                        f"{large} {epochs[1]:.4g}, not the same whole number; give the column train.steps")
     return f"train.epochs={round(epochs[0])}"
+
+
+def refuse_unknown_work(config: Config, whose: str) -> None:
+    """Raise BadInput if settings decide by time who takes part, or who makes all its steps: these are not counted.
+
+    Args:
+        whose: the row, for the message."""
+    limit = "availability.file" if config.availability else (
+        "stragglers.deadline" if config.stragglers and config.stragglers.deadline is not None else "")
+    if limit:
+        raise BadInput(f"equal_steps: {limit} is set for {whose}, so who takes part, or for how many steps, depends on "
+                       f"time, and no number of steps is equal work; leave {limit.split('.')[0]} or equal_steps out")
 
 
 def compute_ratio(own: Config, other: Config, batches: int) -> float:

@@ -17,7 +17,7 @@ REST = pytest.mark.slow("every run of twenty jobs; those of DAILY are looked at 
 
 
 def run(method, **train):
-    more = {key: train.pop(key) for key in ("rounds", "seed") if key in train}
+    more = {key: train.pop(key) for key in ("rounds", "seed") if key in train} | train.pop("more", {})
     return resolve({"rounds": 100, "method": method, "train": train, "data": {"clients": 20}} | more)
 
 
@@ -65,6 +65,24 @@ def test_epochs_that_are_not_whole_and_what_cannot_be_counted_are_refused():
     assert "\n" not in str(error.value)
     with pytest.raises(BadInput, match="on a network of two layers, .*method.layers = 4: .*; name another row$"):
         equal.find_equal_setting(run("local", steps=3), run({"name": "fedcps", "layers": 4}, steps=3))
+
+
+TIMES, LIMIT = {"availability": {"file": "t.csv"}}, {"stragglers": {"step_seconds": 1., "deadline": 9.}}
+
+
+@pytest.mark.parametrize("own, other, said", [
+    (TIMES, {}, "availability.file is set for this row, .*; leave availability or equal_steps out$"),
+    ({}, TIMES, "availability.file is set for the row that it names, "),
+    (LIMIT, LIMIT, "stragglers.deadline is set for this row, .*; leave stragglers or equal_steps out$"),
+    ({}, LIMIT, "stragglers.deadline is set for the row that it names, ")])
+def test_steps_that_depend_on_time_are_refused(own, other, said):
+    """They were taken for those of clients that all take part and are in time: "equal" rows made twice the work."""
+    with pytest.raises(BadInput, match=f"^equal_steps: {said}") as error:
+        equal.find_equal_setting(run("local", steps=10, more=own), run("ditto", steps=10, more=other))
+    assert "\n" not in str(error.value)
+    # The server waits for all.
+    waits = {"stragglers": {"step_seconds": 1., "spread": .5}}
+    assert equal.find_equal_setting(run("local", steps=10), run("ditto", steps=10, more=waits)) == "train.steps=20"
 
 
 @pytest.fixture

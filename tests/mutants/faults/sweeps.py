@@ -62,6 +62,9 @@ FAULTS: list[tuple[str, str, str]] = [
      "setting(self.gpus, 0, self.at_once)"),
     ("fedmpi.sweeps.local:choose_gpu_setting", "gpus[slot::at_once]", "gpus[slot:at_once]"),
     ("fedmpi.sweeps.local:find_launcher", "if ranks == 1:", "if ranks <= 2:"),
+    ("fedmpi.sweeps.equal:find_equal_setting", '    refuse_unknown_work(own, "this row")\n', ""),
+    ("fedmpi.sweeps.equal:find_equal_setting", 'work(other, "the row', 'work(own, "the row'),
+    ("fedmpi.sweeps.equal:refuse_unknown_work", "config.stragglers.deadline is not None", "config.stragglers"),
     # estimates
     ("fedmpi.sweeps.estimate:count_steps_of_round", "in case.config.judged_on", 'in ("test",)'),
     ("fedmpi.sweeps.estimate:count_steps_of_round", "case.config.evaluate.every or case.config.rounds", "1"),
