@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
@@ -19,6 +19,20 @@ if TYPE_CHECKING:
     from fedmpi.config.schema import Config
     from fedmpi.data.federation import Federation
     from fedmpi.method import Method, State
+
+
+class PlannedRounds(NamedTuple):
+    """Rounds in which those that take part do the same work."""
+    # 0: the one before the first
+    rounds: int
+    # mean number of participants of a round
+    participants: float
+    # training samples of the clients among which they are, (n,)
+    sizes: np.ndarray
+    # what the server sends
+    shared: State
+    # number of such a round, for its local training
+    when: int
 
 
 @dataclass(frozen=True)
@@ -55,19 +69,29 @@ def find_participant_range(case: PlanCase) -> tuple[int, int]:
     return count_participants(low, clients), count_participants(high, clients)
 
 
+def list_planned_rounds(case: PlanCase) -> list[PlannedRounds]:
+    """Return the rounds of a planned run, as the method says that their work differs."""
+    method, sizes = case.method, case.federation.sizes
+    first, found = method.warm_up_participants(case.federation.clients, case.config.seed), []
+    if first is not None:
+        found.append(PlannedRounds(0, len(first), sizes[first], case.shared, -1))
+    mean = float(np.mean(find_participant_range(case)))
+    return found + [PlannedRounds(rounds, mean, sizes, shared, 0)
+                    for rounds, shared in method.stages(case.shared, case.config.rounds)]
+
+
 def plan_stages(case: PlanCase) -> list[Stage]:
     """Return the stages of a planned run.
 
     Steps that depend on earlier rounds, such as the passes of FedALA's first time, are counted as in the first round.
     """
-    method, clients, found = case.method, case.federation.clients, []
-    first, share = method.warm_up_participants(clients,
-                                               case.config.seed), float(np.mean(find_participant_range(case))) / clients
-    if first is not None:
-        made = compute_mean_steps(case, case.shared, case.federation.sizes[first], -1)
-        found.append(Stage(0, len(first) / clients, {k: n for k, n in made.items() if k not in DISCARDED_KINDS}))
-    return found + [Stage(rounds, share, compute_mean_steps(case, shared, case.federation.sizes, 0))
-                    for rounds, shared in method.stages(case.shared, case.config.rounds)]
+    found = []
+    for part in list_planned_rounds(case):
+        made = compute_mean_steps(case, part.shared, part.sizes, part.when)
+        if not part.rounds:
+            made = {kind: n for kind, n in made.items() if kind not in DISCARDED_KINDS}
+        found.append(Stage(part.rounds, part.participants / case.federation.clients, made))
+    return found
 
 
 def compute_mean_steps(case: PlanCase, shared: State, sizes: np.ndarray, when: int) -> dict[str, float]:

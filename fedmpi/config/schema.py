@@ -123,6 +123,11 @@ class Config:
         samples, if there are any. With `evaluate.on: validation` nothing looks at the test samples."""
         return (self.evaluate.on, *["validation"] * (self.evaluate.on == "test" and self.data.validates))
 
+    def evaluates(self, t: int) -> bool:
+        """Return whether clients are judged after round t, from 0."""
+        every, embeddings = self.evaluate.every, self.evaluate.embeddings
+        return t + 1 == self.rounds or bool(every and (t + 1) % every == 0) or t + 1 in embeddings
+
 
 SECTIONS = {"data": Data, "train": Train, "evaluate": Evaluate, "stop": StopSettings, "checkpoint": Checkpoint,
             "server": Server, "comm": Comm, "state": StateSettings, "edge": Edge, "availability": Availability,

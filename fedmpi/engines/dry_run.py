@@ -149,10 +149,10 @@ def dry_run(function: Callable[..., State], method: Method, shared: State, mine:
     return data
 
 
-def count_round_work(method: Method, shared: State, mine: State, blank: Tensor, n: int,
-                     local: LocalTraining) -> RoundWork:
-    """Return what a round of a client with n samples computes."""
-    data = dry_run(method.client, method, shared, mine, blank, n, local)
+def count_round_work(method: Method, shared: State, mine: State, blank: Tensor, n: int, local: LocalTraining,
+                     to_judge: bool = False) -> RoundWork:
+    """Return what a round of a client with n samples computes, or with `to_judge` what it does to be evaluated."""
+    data = dry_run(method.personal if to_judge else method.client, method, shared, mine, blank, n, local)
     trained, passed, batches = data.spent
     return RoundWork(trained, passed, tuple(data.parts), batches)
 

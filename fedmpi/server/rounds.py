@@ -117,7 +117,7 @@ class Run:
 
     def run_round(self, t: int) -> None:
         """Run round t, as in the picture; its facts enter the books, and its measures if it is evaluated."""
-        begin, state, world, judge = time.perf_counter(), self.state, self.pool.world, self.evaluates(t)
+        begin, state, world, judge = time.perf_counter(), self.state, self.pool.world, self.config.evaluates(t)
         sent, received = world.sent, world.received
         # Before the server's code, which may modify its state in place.
         traffic = self.hooks.traffic(state.shared)
@@ -217,12 +217,6 @@ class Run:
                 self.books.enter(table, facts | steps | {"seconds": self.state.seconds})
             elif text := self.config.faults.describe_lost_clients(asked, asked, who)[1]:
                 self.progress.note(text)
-
-    def evaluates(self, t: int) -> bool:
-        """Return whether clients are judged after round t."""
-        every = self.config.evaluate.every
-        return (t + 1 == self.config.rounds or bool(every and (t + 1) % every == 0)
-                or t + 1 in self.config.evaluate.embeddings)
 
     def find_reason_to_stop(self, seconds: float) -> str:
         """Return why the run has to stop after a round that took so many seconds, "" if it goes on."""

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedmpi.commands.plan import Case, prepare_case
-from fedmpi.commands.planned_steps import average_by_size, find_participant_range
+from fedmpi.commands.planned_steps import PlannedRounds, average_by_size, list_planned_rounds
 from fedmpi.config.schema import to_plain
 from fedmpi.data.federation import SAMPLE_PARTS
 from fedmpi.edge import FORWARD_SHARE
@@ -24,7 +24,8 @@ from fedmpi.text import MIB, format_columns, format_duration, printable
 # What is timed: rounds of FedAvg, of so many clients that make so many steps each.
 TIMED_STEPS = 10
 TIMED_CLIENTS = 8
-NOTE = ("steps: batches that the clients train on; samples that only go forward, as in evaluation, count a third; "
+NOTE = ("steps: batches that the clients train on, also before the first round and to be evaluated; samples that only "
+        "go forward, as in evaluation, count a third; "
         "those of a head on features computed before count as whole ones, so such a run is faster than this says; "
         "down and up: of all clients, as in the first round; time: at that rate, the server's work left out")
 
@@ -58,28 +59,46 @@ def show_costs(runs: list[PlannedRun], at_once: int, ranks: int, rate: float | N
 
 
 def estimate_cost(run: PlannedRun, case: Case, rate: float) -> Cost:
-    """Return what the rounds cost that a run still has to do."""
+    """Return what the rounds cost that a run still has to do, with the one before the first if it is not done."""
     # A run that ended early has no rounds left.
-    found = run.outcome()
-    rounds = 0 if found.result else max(0, run.settings.rounds - found.round)
-    who = float(np.mean(find_participant_range(case)))
+    found, rounds = run.outcome(), run.settings.rounds
+    done = rounds if found.result else min(found.round, rounds)
+    steps, trained, begin = 0., 0., 0
+    for part in list_planned_rounds(case):
+        # The round before the first one is done again if no other one is.
+        left = range(max(begin, done), begin + part.rounds) if part.rounds else range(not done)
+        judged = sum(map(case.config.evaluates, left)) if part.rounds else 0
+        steps += len(left) * count_steps_of_round(case, part) + judged * count_steps_of_evaluation(case, part.shared)
+        trained += len(left) * part.participants
+        begin += part.rounds
     down, up = case.method.traffic(case.shared, case.up)
-    each = sum(n * count_steps_of_round(case, who, shared) for n, shared in
-               case.method.stages(case.shared, run.settings.rounds)) / run.settings.rounds
-    return Cost(rounds, rounds * each, rounds * who * down, rounds * who * up, rate)
+    return Cost(rounds - done, steps, trained * down, trained * up, rate)
 
 
-def count_steps_of_round(case: Case, who: float, shared: State) -> float:
-    """Return the steps of a round of `who` participants, with its share of evaluations."""
-    federation, sample = case.federation, make_blank_samples(case.federation.shape, case.federation.dtype)
+def count_steps_of_round(case: Case, part: PlannedRounds) -> float:
+    """Return the steps that the participants of a round make."""
+    samples = count_mean_samples(case, part.shared, part.sizes, part.when)
+    return part.participants * samples / case.config.train.batch
 
-    def samples(n: int) -> dict[str, float]:
-        done = count_round_work(case.method, shared, case.mine, sample, n, get_local_training(case.config, 0))
-        return {"all": done.trained + FORWARD_SHARE * done.passed}
-    every = case.config.evaluate.every or case.config.rounds
+
+def count_steps_of_evaluation(case: Case, shared: State) -> float:
+    """Return the steps that it takes to evaluate all clients: what they train for it, and forward passes."""
+    federation = case.federation
     parts = [SAMPLE_PARTS.index(part) for part in case.config.judged_on]
-    judged = federation.counts[:, parts].sum() / every
-    return (average_by_size(federation.sizes, samples)["all"] * who + FORWARD_SHARE * judged) / case.config.train.batch
+    samples = federation.clients * count_mean_samples(case, shared, federation.sizes, 0, to_judge=True)
+    return (samples + FORWARD_SHARE * float(federation.counts[:, parts].sum())) / case.config.train.batch
+
+
+def count_mean_samples(case: Case, shared: State, sizes: np.ndarray, when: int, to_judge: bool = False) -> float:
+    """Return the samples that a client trains on in round `when`, or to be evaluated, mean over clients of these sizes;
+    those that only go forward count by FORWARD_SHARE."""
+    local = get_local_training(case.config, when, to_judge)
+    sample = make_blank_samples(case.federation.shape, case.federation.dtype)
+
+    def count_samples_of(n: int) -> dict[str, float]:
+        work = count_round_work(case.method, shared, case.mine, sample, n, local, to_judge)
+        return {"all": work.trained + FORWARD_SHARE * work.passed}
+    return average_by_size(sizes, count_samples_of)["all"]
 
 
 def measure_rate(case: Case) -> float:

@@ -286,3 +286,11 @@ def test_an_object_whose_name_another_one_has_taken_is_refused(monkeypatch):
     monkeypatch.delattr(module, "Twice")
     assert to_yaml_value(first) == f"{__name__}:Twice"
     assert to_yaml_value(FedAvg.client) == "fedmpi.methods.fedavg:FedAvg.client"
+
+
+@pytest.mark.parametrize("settings, judged", [
+    ({}, [1, 2, 3, 4, 5, 6, 7]), ({"every": 3}, [3, 6, 7]), ({"every": 7}, [7]), ({"every": 0}, [7]),
+    ({"every": 0, "embeddings": [2, 5]}, [2, 5, 7]), ({"every": 4, "embeddings": [1]}, [1, 4, 7])])
+def test_rounds_that_are_evaluated(settings, judged):
+    config = resolve({"rounds": 7, "evaluate": settings})
+    assert [t + 1 for t in range(7) if config.evaluates(t)] == judged

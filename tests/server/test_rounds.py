@@ -36,14 +36,6 @@ def clock(monkeypatch):
     return clock
 
 
-@pytest.mark.parametrize("settings, judged", [
-    ({}, [1, 2, 3, 4, 5, 6, 7]), ({"every": 3}, [3, 6, 7]), ({"every": 7}, [7]), ({"every": 0}, [7]),
-    ({"every": 0, "embeddings": [2, 5]}, [2, 5, 7]), ({"every": 4, "embeddings": [1]}, [1, 4, 7])])
-def test_rounds_that_are_evaluated(settings, judged):
-    run = bare(config=resolve({"rounds": 7, "evaluate": settings}))
-    assert [t + 1 for t in range(7) if run.evaluates(t)] == judged
-
-
 @pytest.mark.parametrize("settings, known, saving, passed, done, due", [
     ({"every": 3}, False, 0, 0, 3, True), ({"every": 3}, False, 0, 0, 4, False), ({"every": 3}, False, 0, 0, 6, True),
     ({"every": 0}, False, 0, 0, 8, False), ({"every": 0}, False, 0, 0, 9, True), ({"every": 4}, False, 0, 0, 9, True),

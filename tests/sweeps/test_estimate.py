@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from fedmpi.cli import app
 from fedmpi.comm.rank_pool import RankPool
 from fedmpi.commands.plan import prepare_case
+from fedmpi.commands.planned_steps import list_planned_rounds
 from fedmpi.config import schema
 from fedmpi.errors import BadInput
 from fedmpi.sweeps import estimate, job
@@ -42,7 +43,8 @@ def test_steps_and_bytes(runs):
     assert found["FedAvg"].steps == pytest.approx(2 * 6 * 3 + judged)
     # Ditto trains two models.
     assert found["Ditto"].steps == pytest.approx(2 * 2 * 6 * 3 + judged)
-    assert found["IFCA"].steps == pytest.approx(2 * 6 * 3 + judged + 2 * 2 * case.federation.sizes.sum() / 3 / 10)
+    # IFCA compares the losses of both models, to train and to be evaluated.
+    assert found["IFCA"].steps == pytest.approx(2 * 6 * 3 + judged + 2 * 2 * 2 * case.federation.sizes.sum() / 3 / 10)
     assert (found["FedAvg"].down, found["FedAvg"].up) == (2 * 6 * size, 2 * 6 * size)
     assert found["IFCA"].down == 2 * 6 * 2 * size and found["Local"].down == found["Local"].up == 0
 
@@ -67,28 +69,32 @@ def six(tmp_path, cache):
     return six
 
 
-@pytest.mark.parametrize("settings, trained, judged, clients", [
-    ((), 6 * 4, 6 * 20 / 3 / 10, 6),                              # 2 epochs of 2 batches; 120 samples forward
-    (("evaluate.every=2",), 6 * 4, 6 * 20 / 3 / 10 / 2, 6),
-    (("evaluate.every=0",), 6 * 4, 6 * 20 / 3 / 10 / 4, 6),       # only after the last of 4 rounds
-    (("evaluate.on=validation",), 6 * 4, 6 * 8 / 3 / 10, 6),
-    (("train.batch=5",), 6 * 8, 6 * 20 / 3 / 5, 6),
-    (("train.epochs=3",), 6 * 6, 6 * 20 / 3 / 10, 6),
-    (("train.steps=7",), 6 * 7, 6 * 20 / 3 / 10, 6),
-    (("train.participation=.5",), 3 * 4, 6 * 20 / 3 / 10, 3),     # all are evaluated
-    (("train.participation=[.5, 1]",), 4.5 * 4, 6 * 20 / 3 / 10, 4.5),
-    (("data.split=[.8, .2]",), 6 * 2 * 3.2, 6 * 8 / 3 / 10, 6)])   # 32 samples: 3.2 batches an epoch
-def test_a_round_by_hand(six, settings, trained, judged, clients):
+@pytest.mark.parametrize("settings, trained, judged, times, clients", [
+    ((), 6 * 4, 6 * 20 / 3 / 10, 4, 6),                              # 2 epochs of 2 batches; 120 samples forward
+    (("evaluate.every=2",), 6 * 4, 6 * 20 / 3 / 10, 2, 6),
+    (("evaluate.every=3",), 6 * 4, 6 * 20 / 3 / 10, 2, 6),           # after rounds 3 and 4
+    (("evaluate.every=0",), 6 * 4, 6 * 20 / 3 / 10, 1, 6),           # only after the last of 4 rounds
+    (("evaluate.every=0", "evaluate.embeddings=[2]"), 6 * 4, 6 * 20 / 3 / 10, 2, 6),
+    (("evaluate.on=validation",), 6 * 4, 6 * 8 / 3 / 10, 4, 6),
+    (("train.batch=5",), 6 * 8, 6 * 20 / 3 / 5, 4, 6),
+    (("train.epochs=3",), 6 * 6, 6 * 20 / 3 / 10, 4, 6),
+    (("train.steps=7",), 6 * 7, 6 * 20 / 3 / 10, 4, 6),
+    (("train.participation=.5",), 3 * 4, 6 * 20 / 3 / 10, 4, 3),     # all are evaluated
+    (("train.participation=[.5, 1]",), 4.5 * 4, 6 * 20 / 3 / 10, 4, 4.5),
+    (("data.split=[.8, .2]",), 6 * 2 * 3.2, 6 * 8 / 3 / 10, 4, 6)])   # 32 samples: 3.2 batches an epoch
+def test_a_round_by_hand(six, settings, trained, judged, times, clients):
     run, case = six(*settings)
-    assert estimate.count_steps_of_round(case, clients, case.shared) == pytest.approx(trained + judged)
+    part, = list_planned_rounds(case)
+    assert estimate.count_steps_of_round(case, part) == pytest.approx(trained)
+    assert estimate.count_steps_of_evaluation(case, case.shared) == pytest.approx(judged)
     found = estimate.estimate_cost(run, case, 100.)
     # Bytes of an MLP with 4 features, 8 hidden units and 3 classes.
     size = 4 * (4 * 8 + 8 + 8 * 3 + 3)
-    assert found == pytest.approx((4, 4 * (trained + judged), 4 * clients * size, 4 * clients * size, 100.))
+    assert found == pytest.approx((4, 4 * trained + times * judged, 4 * clients * size, 4 * clients * size, 100.))
     run.folder.mkdir(parents=True)
     lines = "".join(json.dumps({"round": t, "accuracy_mean": .1}) + "\n" for t in (1, 3))
     (run.folder / "metrics.jsonl").write_text(lines)
-    # One round is left.
+    # One round is left, and the last one is evaluated.
     assert estimate.estimate_cost(run, case, 100.).steps == pytest.approx(trained + judged)
     (run.folder / "metrics.jsonl").write_text(json.dumps({"round": 9, "accuracy_mean": .1}) + "\n")
     assert estimate.estimate_cost(run, case, 100.)[:4] == (0, 0, 0, 0)
@@ -97,8 +103,39 @@ def test_a_round_by_hand(six, settings, trained, judged, clients):
 def test_rounds_of_other_work_count_as_many_as_there_are(six):
     """IFCA-CAM trains one model in each of 3 rounds of warm-up, and two in the other round."""
     run, case = six("method={name: ifca_cam, k: 2, warm_up: 3}", "evaluate.every=0")
-    warm, both = (estimate.count_steps_of_round(case, 6, shared) for _, shared in case.method.stages(case.shared, 4))
-    assert estimate.estimate_cost(run, case, 100.).steps == pytest.approx(3 * warm + both) and both > 1.9 * warm
+    warm, both = (estimate.count_steps_of_round(case, part) for part in list_planned_rounds(case))
+    judged = estimate.count_steps_of_evaluation(case, list_planned_rounds(case)[-1].shared)
+    assert estimate.estimate_cost(run, case, 100.).steps == pytest.approx(3 * warm + both + judged)
+    assert both > 1.9 * warm and judged == pytest.approx(6 * (20 + 3 * 20) / 3 / 10)
+    write_rounds(run, 2)
+    assert estimate.estimate_cost(run, case, 100.).steps == pytest.approx(warm + both + judged)
+
+
+@pytest.mark.parametrize("every, times", [(1, 4), (3, 2), (0, 1)])
+def test_training_to_be_evaluated_counts(six, every, times):
+    """Each time all six clients of FedBABU make seven epochs of two steps, and then pass 20 samples forward."""
+    run, case = six("method={name: fedbabu, ft: 7}", f"evaluate.every={every}", "train.participation=.5")
+    assert estimate.estimate_cost(run, case, 100.).steps == pytest.approx(4 * 3 * 4 + times * 6 * (14 + 20 / 3 / 10))
+
+
+@pytest.mark.parametrize("method, clients, trained", [
+    ("{name: fesem_cam, k: 2, warm: local, warm_up: 5, warm_steps: 9}", 6, 6 * 45),
+    ("{name: fedgroup, K: 2, first: 2}", 4, 4 * 4)])
+def test_the_round_before_the_first_counts_until_a_round_is_done(six, method, clients, trained):
+    run, case = six(f"method={method}")
+    found, (warm_up, *_) = estimate.estimate_cost(run, case, 100.), list_planned_rounds(case)
+    assert estimate.count_steps_of_round(case, warm_up) == pytest.approx(trained)
+    down, up = case.method.traffic(case.shared, case.up)
+    assert found[:4] == pytest.approx((4, found.steps, (4 * 6 + clients) * down, (4 * 6 + clients) * up))
+    write_rounds(run, 1)
+    later = estimate.estimate_cost(run, case, 100.)
+    assert found.steps - trained == pytest.approx(later.steps * 4 / 3) and later.up == 3 * 6 * up
+
+
+def write_rounds(run, rounds: int):
+    """Write the books of a run that has done so many rounds."""
+    run.folder.mkdir(parents=True)
+    (run.folder / "metrics.jsonl").write_text(json.dumps({"round": rounds, "accuracy_mean": .1}) + "\n")
 
 
 def test_the_rate_is_that_of_the_second_of_two_rounds(six, monkeypatch):
@@ -185,7 +222,7 @@ def test_the_table_s_figures(monkeypatch):
                                           (3, 2, None, "11 min"), (8, 2, 99, "43 s")):
         workers_each = f"{at_once} at a time on {workers} worker{'s' * (workers > 1)} each"
         assert shown(workers, at_once, cores)[4].endswith(f"about {wall} with {workers_each}")
-    assert lines[5].startswith("(steps: batches that the clients train on;")
+    assert lines[5].startswith("(steps: batches that the clients train on, also before the first round and to be ")
 
 
 def test_only_what_is_left_is_counted(runs):
@@ -195,6 +232,10 @@ def test_only_what_is_left_is_counted(runs):
     _, after = costs(runs)
     assert after["FedAvg"].rounds == 1 and after["FedAvg"].steps == pytest.approx(before["FedAvg"].steps / 2)
     assert after["Local"] == before["Local"]
+    # It ended early.
+    (runs[0].folder / "result.json").write_text(json.dumps(
+        {"rounds": 1, "ended": "stop", "digest": "0" * 64, "accuracy_mean": .1}))
+    assert costs(runs)[1]["FedAvg"][:4] == (0, 0, 0, 0)
 
 
 def test_the_table_adds_up(runs):
