@@ -4,7 +4,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedmpi.commands.planned_steps import describe_planned_steps
-from fedmpi.commands.planned_time import describe_participation, describe_simulated_time
+from fedmpi.commands.planned_time import describe_condition, describe_participation, describe_simulated_time
 from fedmpi.json_values import JsonObject
 from fedmpi.text import MIB, format_columns, format_pairs
 
@@ -21,20 +21,20 @@ MOVABLE = ("these clients keep nothing between rounds: participants train on whi
 
 def format_plan(planned: JsonObject) -> str:
     """Return a plan as text, with a row for each rank, or a summary if there are many."""
-    p = planned
+    p, condition = planned, describe_condition(planned["participation"], planned["clients"])
     ranks = list_ranks(p["per_rank"]) if p["ranks"] <= RANKS_SHOWN else summarise_ranks(p["per_rank"])
     return "\n\n".join([format_pairs([("method", f"{p['method']} {p['settings']}".strip()),
                                       ("model", describe_model(p)), ("data", describe_data(p)),
-                                      ("federation", p["federation"]), ("rounds", describe_rounds(p)),
+                                      ("federation", p["federation"]), ("rounds", describe_rounds(p) + condition),
                                       *list_participation(p["participation"]),
-                                      ("steps", describe_planned_steps(p["stages"], p["rounds"])),
+                                      ("steps", describe_planned_steps(p["stages"], p["rounds"], condition)),
                                       *list_short_batches(p),
                                       ("bytes", describe_bytes(p)), ("on the wire", describe_wire(p)),
                                       ("evaluation", describe_evaluation(p)),
                                       ("checkpoint",
                                        f"{describe_interval(p['checkpoint']['every'])}: {p['checkpoint']['mib']:.3g} "
                                        f"MiB"), ("engine", describe_engine(p))]), ranks,
-                        format_pairs([("memory", COUNTED), *describe_balance(p["per_rank"]),
+                        format_pairs([("memory", COUNTED), *describe_balance(p["per_rank"], condition),
                                       *[("hosts", MOVABLE)] * p["movable"]])])
 
 
@@ -155,10 +155,15 @@ def summarise_ranks(per_rank: list[JsonObject]) -> str:
     return f"{format_columns(heads, rows, right=tuple(heads[1:]))}\n\n{server}"
 
 
-def describe_balance(per_rank: list[JsonObject]) -> list[tuple[str, str]]:
-    """Say how uneven the ranks' work is, and how many have none."""
+def describe_balance(per_rank: list[JsonObject], condition: str = "") -> list[tuple[str, str]]:
+    """Say how uneven the ranks' work is, and how many have none.
+
+    Args:
+        condition: under which the ranks make these steps, see planned_time.describe_condition."""
     steps = [r["steps"] for r in per_rank if r["clients"]]
     idle = sum(r["role"] == "idle" for r in per_rank)
     uneven = max(steps) / max(1e-9, np.mean(steps))
-    lines = [("balance", f"the busiest rank takes {uneven:.2f} x the mean number of steps")]
+    lines = [("balance", f"the busiest rank takes {uneven:.2f} x the mean number of steps{condition}")]
+    if condition:
+        lines.insert(0, ("steps", f"of a rank in a round{condition}"))
     return lines + [("idle", f"{idle} ranks: there are more ranks than clients")] * bool(idle)

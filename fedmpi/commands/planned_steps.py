@@ -141,8 +141,11 @@ def format_steps(number: float) -> str:
     return f"{number:,.1f}".removesuffix(".0")
 
 
-def describe_planned_steps(planned: list[JsonObject], rounds: int) -> str:
-    """Say what a client does in a round, in each stage (as plain values), and in all."""
+def describe_planned_steps(planned: list[JsonObject], rounds: int, condition: str = "") -> str:
+    """Say what a client does in a round, in each stage (as plain values), and in all.
+
+    Args:
+        condition: under which the number of all steps holds, see planned_time.describe_condition."""
     texts, done, found = [], 0, [Stage(**stage) for stage in planned]
     for stage in found:
         where = ("before round 1" if not stage.rounds else "in a round" if stage.rounds == rounds else
@@ -150,4 +153,4 @@ def describe_planned_steps(planned: list[JsonObject], rounds: int) -> str:
         done += stage.rounds
         texts.append(f"{where} {format_kinds(stage.steps)}")
     final = format_kinds(count_final_steps(found))
-    return f"of a participant {'; '.join(texts)}; behind a client's model at the end {final}"
+    return f"of a participant {'; '.join(texts)}; behind a client's model at the end {final}{condition}"

@@ -66,6 +66,16 @@ def describe_participation(p: JsonObject) -> str:
     return ", ".join(parts)
 
 
+def describe_condition(p: JsonObject, clients: int) -> str:
+    """Return under which condition the numbers of a plan hold that take no account of who was drawn, as the end of a
+    sentence; "" if everybody is always there and in time.
+
+    Args:
+        p: what `plan_participation` returned."""
+    there = p.get("available", clients) >= clients and not p.get("late") and p.get("work_share", 1) >= 1
+    return "" if there else ", if all are available and in time"
+
+
 def describe_simulated_time(p: JsonObject) -> str:
     """Say how long rounds and the run take in simulated time, as a text."""
     return (f"a round {format_duration(p['seconds_round'])}, the run {format_duration(p['seconds'])}")

@@ -82,6 +82,24 @@ def test_lines_of_other_plans(changed, line):
     assert line in " ".join(plan_table.format_plan(PLAN | changed).split())
 
 
+IF_ALL = ", if all are available and in time"
+
+
+@pytest.mark.parametrize("drawn, condition", [
+    ({"late": 0.}, ""), ({"late": 0., "available": 15.}, ""), ({"late": 0., "work_share": 1.}, ""),
+    ({"late": .1}, IF_ALL), ({"late": 0., "available": 14.9}, IF_ALL), ({"late": 0., "work_share": .99}, IF_ALL)])
+def test_numbers_that_suppose_that_all_take_part_say_so(drawn, condition):
+    """Three participants a round, of whom some may be late, and rounds of five to six are no contradiction then."""
+    drawn = {"sampling": "uniform", "participants": 3., **drawn}
+    text = words(plan_table.format_plan(PLAN | {"participation": drawn}))
+    assert [line.endswith(IF_ALL) for line in text if line.split()[:1] in (["rounds"], ["balance"])] == [
+        bool(condition)] * 2
+    (steps,) = [line for line in text if line.startswith("steps of a participant")]
+    assert steps.endswith(f"judging 7.2){condition}")
+    assert ("steps of a rank in a round" + IF_ALL in text) == bool(condition)
+    assert IF_ALL not in plan_table.format_plan(PLAN)
+
+
 def test_many_ranks_are_summarised():
     """Without the server and the idle rank there are 2, 13; 66, 1,234; 10, 30; the median of two is their mean."""
     assert plan_table.RANKS_SHOWN == 16 and plan_table.CLIENTS_SHOWN == 12
