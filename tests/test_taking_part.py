@@ -154,6 +154,7 @@ def test_the_plan_draws_as_the_run_does(bench, everything):
         sum(line["work_share"] * n for line, n in zip(lines, in_time, strict=True)) / sum(in_time))
     text = " ".join(format_plan(planned).split())
     assert "taking part sampling uniform," in text and "simulated a round " in text
+    assert "samples a round, if all are available and in time" in text
     assert "candidates tell their loss" in format_plan(make_plan(bench.config, everything, 1))
     assert make_plan(bench.config, [], 1)["participation"] == {}
 
