@@ -66,7 +66,7 @@ def rounded(group, *arguments):
 
 def of_its_rank(group, when, to_judge=False):
     """Let the draw of batches depend on what a rank hosts."""
-    local = LOCAL(group, when, to_judge)
+    local = PLAN(group, when, to_judge)
     return local._replace(seed=local.seed + len(group.clients))
 
 
@@ -76,11 +76,11 @@ def forgetful(run, path, snapshot):
     run.state.groups.last[:] = -1
 
 
-WEIGHTED, LOCAL, RESTORE = PartialSums.sum_weighted, HostedClients.local, CheckpointWriter.restore
+WEIGHTED, PLAN, RESTORE = PartialSums.sum_weighted, HostedClients.plan_training, CheckpointWriter.restore
 # name -> class, function, the fault in its place, the run that shows it, the first difference.
 PLANTED = {
     "rounding by rank": (PartialSums, "sum_weighted", rounded, {"ranks": 3}, "digest"),
-    "batches by rank": (HostedClients, "local", of_its_rank, {"ranks": 3}, "digest"),
+    "batches by rank": (HostedClients, "plan_training", of_its_rank, {"ranks": 3}, "digest"),
     "a forgetful restart": (CheckpointWriter, "restore", forgetful, {"restart": "1 after 1"},
                             "cluster_sizes_all in round 2 of metrics.jsonl"),
     "spilled states": (Spill, "read", lambda spill, client: spill.first, {"state": "spilled"}, "digest")}

@@ -231,7 +231,7 @@ def test_final_identities_are_not_chosen_anew(mlp, federation, engine):
 
 
 def test_clients_choose_on_another_part_of_their_samples_every_round(mlp, federation):
-    local = Lab(method("fedcps", mlp), federation).group.local
+    local = Lab(method("fedcps", mlp), federation).group.plan_training
     first, second = (batch_plan.draw_subset(local(t), 2, 1, 57, .5, False, False) for t in (0, 1))
     assert len(first) == len(second) == 28 and set(first) != set(second)
 
