@@ -144,6 +144,9 @@ def become(rank: int, ends: list[dict], function, paths, gone: Path) -> None:
         # MPICH's launcher sets these variables.
         world = {"PMI_RANK": str(rank), "PMI_SIZE": str(ranks)} if ranks > 1 else {}
         sys.modules["mpi4py"] = Package(SocketMPI(rank, ranks, sockets, abort))
+        # A run of this process, before it was forked, was alone in its world.
+        if api := sys.modules.get("fedmpi.python_api"):
+            api._world.clear()
         function(world)
     leave(perform)
 

@@ -19,7 +19,6 @@ pytestmark = pytest.mark.slow("runs from Python")
 
 def test_all_ranks_leave_when_the_callers_function_raises(bench):
     def program():
-        python_api._world.clear()
         try:
             fedmpi.run(bench.config, out=bench.out("ranks-pruned"), quiet=True, on_round=lambda line: 1 / 0)
         except (ZeroDivisionError, GivenUp) as error:
@@ -34,7 +33,6 @@ def test_all_ranks_leave_when_the_callers_function_raises(bench):
 def test_two_ranks_run_twice_with_a_refusal_between(bench):
     """Every rank of a job calls alike, and each has the result and the error."""
     def program():
-        python_api._world.clear()
         digests = []
         for name in ("one", "two"):
             digests.append(fedmpi.run(bench.config, out=bench.out(f"ranks-{name}"), quiet=True).digest)
@@ -54,7 +52,6 @@ def test_two_ranks_run_twice_with_a_refusal_between(bench):
 
 def test_a_rank_that_fails_ends_the_job(bench):
     def program():
-        python_api._world.clear()
         fedmpi.run(bench.config, out=bench.out("ranks-fail"), quiet=True, method={"name": Interrupted, "fails": True})
     done = forked.call(2, program, cwd=bench.folder)
     assert done.returncode == 1 and "as the test asks" in done.stderr
@@ -132,7 +129,6 @@ def test_an_error_before_the_run_ends_the_job_too(bench, monkeypatch):
     monkeypatch.setattr(python_api, "decide_and_tell", operator.truediv)
 
     def program():
-        python_api._world.clear()
         fedmpi.run(bench.config, out=bench.out("ranks-undecided"), quiet=True)
     done = forked.call(2, program, cwd=bench.folder)
     assert done.returncode == 1 and "TypeError: unsupported operand" in done.stderr
