@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from fedmpi.engines.gpu_errors import is_out_of_memory
+from fedmpi.engines.gpu_errors import give_memory_back, is_out_of_memory
 from fedmpi.engines.gpu_waiting import wait_for_device
 from fedmpi.models.build import as_input
 from fedmpi.models.flat import Model
@@ -119,8 +119,7 @@ def time_if_it_fits(layer: nn.Conv2d, shape: tuple[int, ...], clients: int, devi
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
-    # now that the error is gone, whose frames hold memory
-    torch.cuda.empty_cache()
+    give_memory_back()
     return np.inf
 
 

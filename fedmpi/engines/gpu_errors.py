@@ -27,11 +27,16 @@ def make_room_for_fewer(now: str, fewer: int, why: str) -> None:
         now: what did not fit, such as "for 4 clients".
         fewer: how many of them are tried next.
         why: the first line of the error."""
+    give_memory_back()
+    logging.getLogger(__name__).warning("fedmpi: memory is short %s at once, %d are tried; last bits may differ (%s)",
+                                        now, fewer, why)
+
+
+def give_memory_back() -> None:
+    """Give back what a failed computation held on the GPU. Call it when the error is gone."""
     # errors and their frames may hold each other
     gc.collect()
     torch.cuda.empty_cache()
-    logging.getLogger(__name__).warning("fedmpi: memory is short %s at once, %d are tried; last bits may differ (%s)",
-                                        now, fewer, why)
 
 
 def is_gpu_broken(error: BaseException) -> bool:

@@ -19,6 +19,11 @@ from fedmpi.torch_compat import seed_generators
 def seed_all_generators(number: int) -> None:
     """Seed the global generators of PyTorch (also on GPUs that are in use), NumPy and Python."""
     seed_generators(number)
+    seed_plain_generators(number)
+
+
+def seed_plain_generators(number: int) -> None:
+    """Seed the global generators of NumPy and Python."""
     np.random.seed(number % 2**32)
     random.seed(number)
 
@@ -44,9 +49,9 @@ def build_seeded(build: Callable[[], nn.Module], seed: int) -> nn.Module:
     """Return what build() makes with the global generators of PyTorch, NumPy and Python seeded. Afterwards these go on
     as if nothing had been drawn."""
     with torch.random.fork_rng(devices=[]), restore_plain_generators():
+        # also for a GPU that build() is the first to use
         torch.manual_seed(seed)
-        np.random.seed(seed % 2**32)
-        random.seed(seed)
+        seed_plain_generators(seed)
         return build()
 
 

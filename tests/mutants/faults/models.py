@@ -2,11 +2,11 @@
 from __future__ import annotations
 
 FAULTS: list[tuple[str, str, str]] = [
-    ("fedmpi.models.seeding:build_seeded", "        np.random.seed(seed % 2**32)\n", ""),
+    ("fedmpi.models.seeding:build_seeded", "        seed_plain_generators(seed)\n", ""),
     ("fedmpi.models.seeding:restore_plain_generators", "random.setstate(of_python)", "pass"),
     ("fedmpi.models.seeding:restore_plain_generators", "np.random.set_state(of_numpy)", "pass"),
-    ("fedmpi.models.seeding:seed_all_generators", "np.random.seed(number % 2**32)", "pass"),
-    ("fedmpi.models.seeding:seed_all_generators", "    random.seed(number)", "    pass"),
+    ("fedmpi.models.seeding:seed_plain_generators", "np.random.seed(number % 2**32)", "pass"),
+    ("fedmpi.models.seeding:seed_plain_generators", "    random.seed(number)", "    pass"),
     ("fedmpi.models.seeding:read_plain_generators", "words.tobytes(), *rest", "words.tobytes()"),
     ("fedmpi.models.tables:find_lowest", "losses.nan_to_num(torch.inf, torch.inf, -torch.inf)", "losses"),
     ("fedmpi.models.tables:find_lowest", "torch.inf, torch.inf, -torch.inf", "-torch.inf, torch.inf, -torch.inf"),
