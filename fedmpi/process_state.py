@@ -69,10 +69,12 @@ def set_modes_aside() -> Iterator[None]:
 
 
 @contextmanager
-def restore_torch() -> Iterator[None]:
-    """Put back what a run changes in PyTorch: threads, precision, the order of sums on a GPU, random generators (also
-    those of NumPy and Python). The modes that the caller has set are set aside meanwhile. One thread of a process does
-    so at a time; others wait."""
+def isolate_computation() -> Iterator[None]:
+    """Compute as if this were the only program in the process.
+
+    The modes that the caller has set are set aside meanwhile. Afterwards what a run changes is put back: PyTorch's
+    threads, precision and order of sums on a GPU, and the random generators of PyTorch, NumPy and Python. One thread of
+    a process computes so at a time; others wait."""
     import torch
 
     from fedmpi.models import precision

@@ -28,7 +28,7 @@ from fedmpi.context import RankContext, RoundCallback
 from fedmpi.errors import AlreadyFinished, BadInput, FedmpiError, GivenUp
 from fedmpi.json_values import JsonObject
 from fedmpi.own_code.failures import describe_failure
-from fedmpi.process_state import handle_signals, restore_signals, restore_torch
+from fedmpi.process_state import handle_signals, isolate_computation, restore_signals
 from fedmpi.result import Result, require_pandas
 from fedmpi.session import RunRequest, conduct, decide_and_tell, explain_failure, serve_as_worker, share_text
 from fedmpi.stop_signals import SIGNALS_OF_SWEEPS
@@ -90,7 +90,7 @@ def run(config: str | os.PathLike[str] | Mapping[str, object], /, *, out: str | 
                          require_path("resume", resume, "'auto', or the path of a checkpoint"), time_limit,
                          accept_changed_code=accept_changed_code)
     world = join_world()
-    with handle_signals() as stop, restore_torch():
+    with handle_signals() as stop, isolate_computation():
         context, raised = RankContext(stop, stop.waits), None
         try:
             end: JsonObject = {}
@@ -219,7 +219,7 @@ def plan(config: str | os.PathLike[str] | Mapping[str, object], /, *, ranks: int
     Raises BadInput."""
     from fedmpi.commands.plan import make_plan
     refuse_less_than_one(ranks=ranks)
-    with restore_torch():
+    with isolate_computation():
         return make_plan(require_config(config), overrides, ranks)
 
 

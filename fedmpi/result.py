@@ -135,8 +135,8 @@ class Result:
         Raises:
             BadInput: if there is no such model, or no checkpoint."""
         from fedmpi.commands.export import load_model
-        from fedmpi.process_state import restore_torch
-        with restore_torch(), name_arguments():
+        from fedmpi.process_state import isolate_computation
+        with isolate_computation(), name_arguments():
             found = load_model(self.folder, require_client(client), self.own_code)
             for said in found.warnings:
                 warnings.warn(said, stacklevel=2)

@@ -63,8 +63,8 @@ def test_what_a_run_changes_in_pytorch_needs_no_compiler():
         for name in [name for name in sys.modules if name.startswith("torch._inductor")]:
             del sys.modules[name]
         from fedmpi.engines.gpu_card import use_deterministic_kernels
-        from fedmpi.process_state import restore_torch
-        with restore_torch():
+        from fedmpi.process_state import isolate_computation
+        with isolate_computation():
             use_deterministic_kernels()
         print([name for name in sys.modules if name.startswith("torch._inductor")])
     done = forked.call(1, change_and_restore)

@@ -178,10 +178,10 @@ def state_of_process() -> list:
 
 def test_what_a_gpu_needs_is_put_back_too(monkeypatch):
     from fedmpi.engines.gpu_card import use_deterministic_kernels
-    from fedmpi.process_state import restore_torch
+    from fedmpi.process_state import isolate_computation
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     before = state_of_process()
-    with restore_torch():
+    with isolate_computation():
         use_deterministic_kernels()
         assert state_of_process() != before
     assert state_of_process() == before

@@ -14,7 +14,7 @@ import torch
 import fedmpi
 from fedmpi import result
 from fedmpi.errors import BadInput
-from fedmpi.process_state import restore_torch
+from fedmpi.process_state import isolate_computation
 from fedmpi.sweeps.local import Sweep
 from tests import forked
 from tests.launch import ROOT
@@ -149,9 +149,9 @@ def test_threads_of_one_process_compute_one_after_another():
     inside = threading.Event()
 
     def compute():
-        with restore_torch():
+        with isolate_computation():
             inside.set()
-    with restore_torch(), restore_torch():
+    with isolate_computation(), isolate_computation():
         thread = threading.Thread(target=compute)
         thread.start()
         assert not inside.wait(.3)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import fedmpi
-from fedmpi.process_state import restore_torch
+from fedmpi.process_state import isolate_computation
 from fedmpi.torch_compat import read_tf32, set_tf32
 from tests import forked
 
@@ -73,7 +73,7 @@ def test_factors_are_not_rounded_and_the_choice_is_put_back(place, rounding):
 def round_factors(place: str, rounding: str) -> None:
     set_rounding(place, rounding)
     before = list_rounding()
-    with pytest.raises(ZeroDivisionError), restore_torch():
+    with pytest.raises(ZeroDivisionError), isolate_computation():
         for switches in ((True, True), (False, False)):
             set_tf32(*switches)
             assert read_tf32() == switches
@@ -117,7 +117,7 @@ def test_what_the_caller_has_set_changes_no_result(runs, name):
 def test_modes_are_put_back_after_an_error():
     with torch.autocast("cpu", torch.bfloat16), torch.no_grad(), MODES["float64"]():
         before = list_modes()
-        with pytest.raises(ZeroDivisionError), restore_torch():
+        with pytest.raises(ZeroDivisionError), isolate_computation():
             assert list_modes() == [True, False, False, torch.float32, "cpu"]
             raise ZeroDivisionError
         assert list_modes() == before

@@ -12,7 +12,7 @@ from fedmpi import registry
 from fedmpi.errors import BadInput
 from fedmpi.method import Method
 from fedmpi.own_code.failures import describe_failure
-from fedmpi.process_state import restore_torch
+from fedmpi.process_state import isolate_computation
 from fedmpi.testing.contract import PROMISES, Promise
 from fedmpi.testing.subject import Broken, Subject
 
@@ -123,7 +123,7 @@ def check_subject(subject: Subject, skip: Mapping[str, str]) -> ContractReport:
     begin = time.perf_counter()
     report = ContractReport(subject.cls.title or subject.cls.__name__)
     report.skipped |= {**{f"setting {name}": why for name, why in subject.idle.items()}, **skip}
-    with restore_torch(), warnings.catch_warnings(action="ignore"):
+    with isolate_computation(), warnings.catch_warnings(action="ignore"):
         for promise in PROMISES:
             if promise.name in skip:
                 continue
