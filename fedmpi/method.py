@@ -134,14 +134,15 @@ class Method:
     # True if the method works with client-local BatchNorm statistics (model.running_stats = local): False if it mixes
     # or keeps several models, because a client keeps the statistics of its latest training alone
     supports_local_batchnorm: ClassVar[bool] = True
-    # True if the method can learn numbers in place of classes (data.task = regression): False if it goes by classes
+    # True if the method can learn numbers in place of classes (data.task = regression): False if it needs classes
     supports_targets: ClassVar[bool] = True
     # How a client that never took part is served (`data.new_clients`), in a few words; "": it cannot be served
     serves_newcomers: ClassVar[str] = ""
     # Why a participant must make all its steps ("compares ..."), so that stragglers cannot do a part of them
     # (`stragglers.late: partial`); "": it need not
     needs_full_work: ClassVar[str] = ""
-    # True if `server` only uses `mean` and `mean_by`, so that `server.aggregation` may replace them
+    # True if every model that `server` returns is made by `mean` or `mean_by`, which `server.aggregation` may replace;
+    # other calls may choose the groups
     supports_robust_mean: ClassVar[bool] = True
     # Lets fields be of types that pydantic does not know, such as Model
     __pydantic_config__: ClassVar[dict[str, bool]] = {"arbitrary_types_allowed": True}

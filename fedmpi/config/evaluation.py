@@ -34,7 +34,7 @@ class Evaluate:
     every: Annotated[int, Ge(0), "rounds between evaluations; 0: only the last round"] = 1
     on: Annotated[Literal["test", "validation"], "samples to evaluate on; use validation to choose settings"] = "test"
     after_training: Annotated[Literal["participants", "all", "off"],
-                     "clients evaluated again after local training, if it changes their model"] = "participants"
+                     "clients evaluated again right after local training, if these weights are others"] = "participants"
     measures: Annotated[tuple[str, ...], "further measures of each client: auc, balanced_accuracy, calibration_error, "
                         "or your own as module:function of logits and labels"] = ()
     embeddings: Annotated[tuple[int, ...], "rounds after which the clients' heads are stored for t-SNE figures"] = ()
@@ -68,7 +68,7 @@ class Evaluate:
 
 @dataclass(frozen=True)
 class StopSettings:
-    """When a run ends before its last round."""
+    """Early stopping: when a run ends before its last round."""
     title = "stop"
     patience: Annotated[int, Ge(1), "end the run after this many rounds without a better mean accuracy (or error) over "
                         "clients"]

@@ -58,7 +58,7 @@ def test_the_list_names_each_setting_and_section(settings):
     lines = done.stdout.splitlines()
     for row in settings_list.list_all_settings():
         assert any(line.startswith(f"{row['name']} ") for line in lines)
-    assert "stop (left out by default): When a run ends before its last round." in lines
+    assert "stop (left out by default): Early stopping: when a run ends before its last round." in lines
     assert "train: Local training of a client in a round." in lines
     assert "`fedmpi methods NAME`" in done.stdout
 
@@ -87,7 +87,24 @@ def test_a_row_says_what_may_be_given_and_what_a_setting_means(settings):
                    "default": 0., "required": False, "help": "momentum of local SGD, reset every round"}
 
 
+@pytest.mark.parametrize("word, name", [
+    ("early stopping", "stop.patience"), ("early_stopping", "stop.patience"), ("batch size", "train.batch"),
+    ("scheduler", "train.schedule"), ("warmup", "train.warm_up"), ("gradient-clipping", "train.clip_norm"),
+    ("dropout", "faults.drop"), ("num_clients", "data.clients"), ("Random seed", "seed"),
+    ("heartbeat", "comm.timeout"), ("client selection", "train.sampling"), ("pretrained", "")])
+def test_the_words_of_papers_and_other_programs_find_settings(settings, word, name):
+    done = settings(word, "--json")
+    assert name in [row["name"] for row in json.loads(done.stdout)] if name else "model.start=FILE" in done.stderr
+
+
+def test_other_words_are_those_of_settings():
+    assert set(settings_list.OTHER_WORDS) <= {row["name"] for row in settings_list.list_all_settings()}
+
+
 @pytest.mark.parametrize("word, message", [
+    ("-", "fedmpi: no setting has '-' in its name or its meaning; `fedmpi settings` lists all\n"),
+    ("partcipation", "`fedmpi settings` lists all, did you mean train.participation?\n"),
+    ("num_workers", "the launcher says how many ranks a run has: `mpiexec -n 5 fedmpi run CONFIG`\n"),
     ("nothing", "fedmpi: no setting has 'nothing' in its name or its meaning; `fedmpi settings` lists all\n"),
     ("fedmhc", "`fedmpi settings` lists all, `fedmpi methods fedmhc` lists those of this method\n"),
     ("n_class", "`fedmpi partitions n_class` lists those of this partition\n")])
