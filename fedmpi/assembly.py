@@ -48,7 +48,7 @@ from fedmpi.storage.folder import RunFolder
 from fedmpi.storage.folder_choice import NEWEST_CHECKPOINT, claim_folder, find_resume_checkpoint, pick_folder
 from fedmpi.storage.no_checkpoint import refuse_lost_rounds
 
-# name of the runs of a configuration that is no file
+# name of the runs of a configuration that is not a file
 UNNAMED = "run"
 
 

@@ -276,7 +276,7 @@ def mlflow(runs: RunFolders, to: Annotated[str, typer.Option(
              context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
 def bench(context: typer.Context) -> None:
     """Name the command that runs the benchmarks now."""
-    print("fedmpi: the benchmarks are no part of the installed package; run in a checkout: "
+    print("fedmpi: the benchmarks are not part of the installed package; run in a checkout: "
           f"{shlex.join(['python', '-m', 'benchmarks', *context.args])}", file=sys.stderr)
     raise typer.Exit(BAD_INPUT)
 

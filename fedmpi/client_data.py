@@ -145,7 +145,7 @@ class ClientData(Protocol):
         Args:
             share: between 0 and 1.
             stream: names the draw: equal names draw equal samples.
-            fixed: draw once for all rounds, not anew for this one.
+            fixed: draw once for all rounds, not again for each.
             rest: return the other samples instead."""
 
     def with_batches(self, epochs: int | None, stream: int, steps: int | None = None,

@@ -112,7 +112,7 @@ class Participants:
 
 # Any: the field is typed as a Model, so that no use of the network has to ask whether it is there.
 def set_by_with_model() -> Any:
-    """Return a field that `with_model` sets. It is no setting, configurations cannot name it, and two methods that
+    """Return a field that `with_model` sets. It is not a setting, configurations cannot name it, and two methods that
     differ in it alone are equal."""
     return field(default=None, kw_only=True, repr=False, compare=False, metadata=NO_SETTING)
 
@@ -251,7 +251,7 @@ class Method:
 
         Args:
             mine: the first Mine.
-            data: its `id` is no row in tables of Shared that go by client, and its `message` is None."""
+            data: its `id` is not a row in tables of Shared that go by client, and its `message` is None."""
         return self.personal(shared, mine, data)
 
     def unadapted(self, shared: State, mine: State) -> Weights | None:

@@ -132,7 +132,7 @@ def require_config(config: object) -> str | Mapping[str, object]:
 
 
 def require_path(name: str, value: object, wanted: str = "a path") -> str | None:
-    """Return the path that an argument gives as text, None if it gives none. Raises BadInput for what is no path."""
+    """Return the path that an argument gives as text, None if it gives none. Raises BadInput for what is not a path."""
     if value is None:
         return None
     if not isinstance(value, str | os.PathLike):
@@ -270,7 +270,7 @@ def refuse_less_than_one(**numbers: int) -> None:
 
 
 def select_numbers(result: JsonObject) -> JsonObject:
-    """Return the entries of a result that are no lists and no mappings."""
+    """Return the entries of a result that are neither lists nor mappings."""
     return {name: value for name, value in result.items() if not isinstance(value, list | dict)}
 
 

@@ -168,7 +168,7 @@ class Result:
 
 def require_client(client: int | float | None) -> int | None:
     """Return the number of a client, None for nobody's. Pandas makes floats of the numbers in a row of a table. Raises
-    BadInput for what is no whole number."""
+    BadInput for what is not a whole number."""
     try:
         if client is None or int(client) == client:
             return None if client is None else int(client)

@@ -66,7 +66,7 @@ def _read_sent(state: type) -> tuple[bool, ...]:
 
 
 def select_sent(shared: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Return those fields of a Shared that clients receive. What is no NamedTuple is sent as a whole."""
+    """Return those fields of a Shared that clients receive. What is not a NamedTuple is sent as a whole."""
     sent = list_sent(type(shared))
     return tuple(value for value, is_sent in zip(shared, sent, strict=True) if is_sent) if sent else tuple(shared)
 

@@ -248,7 +248,7 @@ def make_failure_logger(progress: Progress, folder: RunFolder) -> Callable[[str]
 def send(world: Transport, text: str) -> None:
     """Send a text from rank 0 to all ranks, which call `receive`."""
     if world.size > 1:
-        # The text may be a path, which may have bytes that are no UTF-8.
+        # The text may be a path, which may have bytes that are not UTF-8.
         data = np.frombuffer(text.encode(errors="surrogateescape"), np.uint8)
         world.broadcast_header(np.array([data.size, 0], np.int64))
         world.broadcast(data.copy())

@@ -41,7 +41,7 @@ Settings = TypeVar("Settings")
 # What pydantic calls values, and what users of YAML call them.
 PYDANTIC_WORDS = {"an object": "a mapping", "a valid dictionary": "a mapping", "a valid array": "a list",
                   "a valid list": "a list"}
-# Metadata of a field that is no setting: configurations cannot name it.
+# Metadata of a field that is not a setting: configurations cannot name it.
 NO_SETTING = {"setting": False}
 
 
@@ -218,7 +218,7 @@ def is_setting(field: dataclasses.Field[object]) -> bool:
 
 
 def describe_unknown_setting(cls: type, key: str, where: str, places: Mapping[str, type] | None = None) -> str:
-    """Return what to say of a key that is no setting of a class: its new name, or the settings that there are, with
+    """Return what to say of a key that is not a setting of a class: its new name, or the settings that there are, with
     the one that was probably meant (`places`: see `make_settings`)."""
     new = getattr(cls, "renamed", {}).get(key)
     if new:

@@ -18,7 +18,7 @@ MIB, GIB = 2 ** 20, 2 ** 30
 CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
-# A word so long is no name that anybody reads.
+# A word so long is not a name that anybody reads.
 LONG_WORD = re.compile(r"\S{400,}")
 LONG_LINE = re.compile(".{1400,}")
 

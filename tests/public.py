@@ -78,7 +78,7 @@ def judge_function(node: Function, name: str, documented: bool, bound: bool) -> 
 
 
 def is_public(node: ast.AST) -> bool:
-    """Say whether a definition is public; what is no definition is not."""
+    """Say whether a definition is public; what is not a definition is not."""
     return isinstance(node, Function | ast.ClassDef) and not node.name.startswith("_")
 
 

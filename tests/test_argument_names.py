@@ -18,7 +18,7 @@ from fedmpi.errors import BadInput, GivenUp
     ("continue with --out runs/a-1 --resume auto", "continue with out='runs/a-1', resume='auto'"),
     ("--resume runs/a is a folder: give a checkpoint file, or --out runs/a --resume auto",
      "resume=runs/a is a folder: give a checkpoint file, or out='runs/a', resume='auto'"),
-    ("--time-limit 1x is no time", "time_limit=1x is no time"), ("(--resume then needs --accept-changed-code)",
+    ("--time-limit 1x is not a time", "time_limit=1x is not a time"), ("(--resume then needs --accept-changed-code)",
      "(resume= then needs accept_changed_code=True)"), ("rank 0: --ranks 3 needs an mpiexec",
      "rank 0: ranks=3 needs an mpiexec"),
     ("export a client's with --client 0 to 3", "export a client's with client=0 to 3"),
@@ -53,7 +53,7 @@ def test_the_command_names_options_and_python_arguments(bench, capsys):
     assert "continue it with --resume auto, or choose another --out" in capsys.readouterr().err
     with pytest.raises(BadInput, match="continue it with resume='auto', or choose another out=$"):
         fedmpi.run(bench.config, out=bench.out("twice"), rounds=1)
-    with pytest.raises(BadInput, match="^time_limit=soon is no time"):
+    with pytest.raises(BadInput, match="^time_limit=soon is not a time"):
         fedmpi.run(bench.config, out=bench.out("new"), time_limit="soon")
     with pytest.raises(BadInput, match="^client=99: the run has clients"):
         fedmpi.load_result(bench.out("twice")).model(99)

@@ -86,7 +86,7 @@ def test_doctor(called, words, wanted):
 def test_bench_names_the_command_that_took_its_place(words, wanted):
     done = CliRunner().invoke(app, ["bench", *words])
     assert (done.exit_code, done.stdout) == (2, "")
-    assert done.stderr == ("fedmpi: the benchmarks are no part of the installed package; run in a checkout: "
+    assert done.stderr == ("fedmpi: the benchmarks are not part of the installed package; run in a checkout: "
                            f"python -m benchmarks {wanted}\n")
 
 

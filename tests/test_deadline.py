@@ -36,7 +36,7 @@ def test_time_limits_are_written_as_slurms(text, seconds):
 
 @pytest.mark.parametrize("text", ["", "0", "1h", "-5", "1:2:3:4", "1.5", "1-", "UNLIMITED", "٣"])
 def test_what_is_no_time(text):
-    with pytest.raises(BadInput, match="is no time: give minutes"):
+    with pytest.raises(BadInput, match="is not a time: give minutes"):
         parse_time_limit(text)
 
 
@@ -236,4 +236,4 @@ def test_other_ranks_than_were_planned_are_refused(bench, capsys):
 
 def test_a_time_limit_that_is_none_is_refused(bench, capsys):
     assert run_alone(bench.config, [], bench.out("soon"), limit="soon") == 2
-    assert "--time-limit soon is no time" in capsys.readouterr().err and not bench.out("soon").exists()
+    assert "--time-limit soon is not a time" in capsys.readouterr().err and not bench.out("soon").exists()

@@ -89,7 +89,7 @@ def test_files_that_were_changed_are_seen(tmp_path):
     (folder / "user.txt").write_text("mine")
     (folder / "link").unlink()
     (folder / "link").write_text("mine")
-    assert judge() == "replaced: link, which was no plain file"
+    assert judge() == "replaced: link, which was not a plain file"
     (folder / "link").unlink()
     (folder / "link").symlink_to("nowhere")
     (tmp_path / "beside").touch()

@@ -120,7 +120,7 @@ def test_tensorboard_imports_nothing_either(work):
 @pytest.mark.parametrize("name", NAMES)
 def test_who_names_it_himself_or_says_so_has_it_imported(work, name):
     run = name_harm(work, "method", name)
-    # The command fails because Harm is no method.
+    # The command fails because Harm is not a method.
     assert command("export", run, work / "x.safetensors", "--own-code")[0] == 2
     assert (work / "imported").exists()
 
@@ -147,6 +147,6 @@ def test_from_python_too(work):
     with pytest.raises(BadInput, match="if you trust the run, give own_code=True"):
         fedmpi.load_result(run).model(0)
     assert not (work / "imported").exists()
-    with pytest.raises(BadInput, match="harm:Harm is no class of networks"):
+    with pytest.raises(BadInput, match="harm:Harm is not a class of networks"):
         fedmpi.load_result(run, own_code=True).model(0)
     assert (work / "imported").exists()

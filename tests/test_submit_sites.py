@@ -75,11 +75,12 @@ def test_the_command_line_counts_more_than_a_profile(config, tmp_path):
 
 
 @pytest.mark.parametrize("text, message", [
-    ("nodess: 3", "nodess is no option of a profile; .* (did you mean nodes?)"), ("nodes: two", "should be a whole"),
-    ("time: 12:00:00", "time should be a text; put it into quotes"), ("- a", "is no profile: write option: value"),
+    ("nodess: 3", "nodess is not an option of a profile; .* (did you mean nodes?)"),
+    ("nodes: two", "should be a whole"),
+    ("time: 12:00:00", "time should be a text; put it into quotes"), ("- a", "is not a profile: write option: value"),
     ("nodes: true", "nodes should be a whole number"), ("option: --qos=x", "option should be a list of texts"),
     ("option: [3]", "a list of texts"), ("command: a 'b", "No closing quotation"), ("a: [", "cannot be read"),
-    ("launcher: !!python/object/apply:os.getcwd []", "cannot be read"), ("1: 2", "1 is no option")])
+    ("launcher: !!python/object/apply:os.getcwd []", "cannot be read"), ("1: 2", "1 is not an option")])
 def test_a_profile_that_says_what_none_can_say_is_refused(tmp_path, text, message):
     (tmp_path / "p.yaml").write_text(text)
     with pytest.raises(BadInput, match=message.replace("(", r"\(").replace("?", r"\?").replace(")", r"\)")):
@@ -88,7 +89,7 @@ def test_a_profile_that_says_what_none_can_say_is_refused(tmp_path, text, messag
 
 @pytest.mark.parametrize("name, message", [
     ("mine", "there are cray-pmi, generic, jsc-like, one-node, tacc-like; or give the path"),
-    ("no/such", "cannot be read: .*No such file"), ("/dev/zero", "is no plain file"), ("./", "is no plain file")])
+    ("no/such", "cannot be read: .*No such file"), ("/dev/zero", "is not a plain file"), ("./", "is not a plain file")])
 def test_a_profile_that_is_not_there_is_refused(name, message):
     with pytest.raises(BadInput, match=message):
         profiles.load_profile(name)

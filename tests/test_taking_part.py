@@ -75,7 +75,7 @@ def test_a_round_without_anybody_says_so_and_changes_nothing(bench, tmp_path, ca
     ["faults.bad_update=skip", "train.lr=1e30"], ["method=fesem_cam", "method.k=2", "stragglers={step_seconds: .1, "
      "jitter: .001, deadline: .3}"]])
 def test_a_run_in_which_nobody_took_part_says_so_at_its_end(bench, capsys, words):
-    """The clients that find FeSEM-CAM's first centres are waited for; they are no participants of a round."""
+    """The clients that find FeSEM-CAM's first centres are waited for; they are not participants of a round."""
     assert bench.lead(f"absent-{hash(tuple(words))}", "method=fedavg", *words) == 0
     warning = ("warning: nobody took part in any of the 3 rounds, so nothing was learned; metrics.jsonl says of each "
                "round who was available, late or lost")

@@ -176,7 +176,7 @@ def refusal(bench, capsys):
 def test_a_run_without_its_file_does_not_begin(bench, refusal):
     assert "model.start = none.h5: cannot read it: No such file or directory" in refusal(
         "missing", "model.start=none.h5")
-    assert f"model.start = {bench.folder}: it is no file" in refusal("folder", f"model.start={bench.folder}")
+    assert f"model.start = {bench.folder}: it is not a file" in refusal("folder", f"model.start={bench.folder}")
     assert "model.start = ~nobody9/x.h5: there is no user of this name" in refusal("user", "model.start=~nobody9/x.h5")
     assert not bench.out("missing").exists() and not bench.out("folder").exists()
 

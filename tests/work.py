@@ -27,7 +27,7 @@ from tests.federations import Digits, Lab, method, mlp
 
 OURS = str(Path(fedmpi.__file__).parent)
 BETWEEN = ("tests/work.py", "torch/_compile.py", "torch/_dynamo/eval_frame.py", "torch/utils/_python_dispatch.py")
-# Since Python 3.12 these are no functions any more.
+# Since Python 3.12 these are not functions any more.
 SKIPPED = ("<listcomp>", "<setcomp>", "<dictcomp>")
 
 

@@ -53,7 +53,7 @@ class FedAdam(Method):
         m = self.b1 * shared.m + (1 - self.b1) * g
         v = self.b2 * shared.v + (1 - self.b2) * g ** 2
         w = shared.w + self.eta * m / (v.sqrt() + self.tau)
-        # Running statistics of BatchNorm are no parameters: they are averaged.
+        # Running statistics of BatchNorm are not parameters: they are averaged.
         for statistics in self.model.buffers:
             w[statistics] = mean[statistics]
         return Shared(w, m, v)

@@ -53,7 +53,7 @@ class Scaffold(Method):
             return y - data.lr * (grad(self.model, y) + drift), drift
         y, _ = data.scan(step, (shared.w, shared.c - mine.c))
         c = mine.c - shared.c + (shared.w - y) / (data.steps * data.lr)
-        # Running statistics of BatchNorm are no parameters, so nothing corrects them.
+        # Running statistics of BatchNorm are not parameters, so nothing corrects them.
         for statistics in self.model.buffers:
             c[statistics] = 0
         return Mine(c), Up(y, c - mine.c)

@@ -286,7 +286,7 @@ def score_batch(logits: Tensor, y: Tensor, own: Tensor) -> Tensor:
     Args:
         logits: (c, s, k)
         y: labels or targets (c, s)
-        own: (c, s), 0 for padding that is no sample of the client"""
+        own: (c, s), 0 for padding that is not a sample of the client"""
     own = own.to(logits.dtype)
     if y.is_floating_point():
         errors = (logits.squeeze(2) - y) * own

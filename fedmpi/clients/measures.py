@@ -41,7 +41,7 @@ def measure_logits(logits: Tensor, y: Tensor) -> np.ndarray:
 
 
 def predict_classes(logits: Tensor) -> Tensor:
-    """Return the predicted class of each sample, (...), from logits (..., c); it is c, which is no class, where the
+    """Return the predicted class of each sample, (...), from logits (..., c); it is c, which is not a class, where the
     logits of a diverged model hold nan, of which `argmax` would make a class that may happen to be right."""
     return torch.where(logits.sum(-1).isnan(), logits.shape[-1], logits.argmax(-1))
 
@@ -66,7 +66,7 @@ def compute_macro_f1(confusion: np.ndarray) -> float:
     """Return the mean F1 over the classes that occur among labels or predictions.
 
     Args:
-        confusion: (c + 1, c + 1), counts; rows are labels, columns predictions; the last of both is no class"""
+        confusion: (c + 1, c + 1), counts; rows are labels, columns predictions; the last of both is not a class"""
     hit, true, predicted = np.diag(confusion)[:-1], confusion.sum(1)[:-1], confusion.sum(0)[:-1]
     present = (true + predicted) > 0
     return float((2 * hit[present] / (true + predicted)[present]).mean())
@@ -120,7 +120,7 @@ def load_measures(names: Sequence[str]) -> list[Measure]:
     """Return the functions of `evaluate.measures`.
 
     Raises:
-        BadInput: if one of the user's own cannot be imported or is no function."""
+        BadInput: if one of the user's own cannot be imported or is not a function."""
     found: list[Measure] = []
     for name in names:
         function: object = registry.find_class("measures", name)

@@ -70,7 +70,7 @@ def split_pair(method: object, name: str, found: object, wanted: str, error: typ
 
 def refuse_no_state(method: object, name: str, found: object, wanted: str, part: str = "",
                     error: type[FedmpiError] = BadInput) -> None:
-    """Raise an error if something is no NamedTuple of tensors."""
+    """Raise an error if something is not a NamedTuple of tensors."""
     place = describe_definition(getattr(type(method), name))
     start = f"method {name_class(type(method))}: {place}{name}() must return {wanted}; {part}"
     if not isinstance(found, tuple) or not hasattr(found, "_fields"):
@@ -94,7 +94,7 @@ def refuse_unsent_types(method: object, name: str, state: State, part: str) -> N
 
 def refuse_other_state(method: object, name: str, found: State, like: State, what: str, dtypes: bool = True,
                        origin: str = "init()", error: type[FedmpiError] = BadInput) -> None:
-    """Raise an error if a state is no NamedTuple of tensors with the fields, shapes and types of the first one.
+    """Raise an error if a state is not a NamedTuple of tensors with the fields, shapes and types of the first one.
 
     Args:
         like: the first one.
@@ -150,14 +150,14 @@ def is_weights(found: object) -> bool:
 
 
 def refuse_wrong_traffic(method: Method, found: object, error: type[FedmpiError] = BadInput) -> None:
-    """Raise an error for what is no pair of numbers of bytes."""
+    """Raise an error for what is not a pair of numbers of bytes."""
     if not (isinstance(found, tuple | list) and len(found) == 2 and all(
             isinstance(v, int | float | np.number) and math.isfinite(v) and v >= 0 for v in found)):
         refuse_returned(method, "traffic", found, "a pair of numbers of bytes (received, sent)", error)
 
 
 def refuse_wrong_stages(method: Method, found: object, like: State) -> None:
-    """Raise BadInput for what is no list of stages, each a number of rounds and a Shared.
+    """Raise BadInput for what is not a list of stages, each a number of rounds and a Shared.
 
     Args:
         like: the first Shared."""

@@ -68,7 +68,7 @@ def clamp_variances(model: Model, up: State) -> None:
 
 def clip_update(shared: State, up: State, longest: float) -> State:
     """Return an update whose norm over all its fields is at most `longest`. Integers, such as counts, stay as they are
-    and are no part of the norm."""
+    and are not part of the norm."""
     origins = find_origins(shared, up)
     changes = [sent - origin for origin, sent in zip(origins, up, strict=True) if sent.is_floating_point()]
     norm = math.sqrt(sum(float(change.flatten().double().square().sum()) for change in changes))

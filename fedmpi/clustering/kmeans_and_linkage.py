@@ -79,7 +79,7 @@ def kmeans(rows: Tensor, k: int, start: Tensor | None, seed: tuple[int, ...], we
     init = "k-means++" if start is None else start.numpy().astype(rows.dtype)
     # The order of sums, and so the bits, must not depend on the number of threads.
     with threadpool_limits(1), warnings.catch_warnings():
-        # fewer different rows than clusters are no fault of the user's
+        # fewer different rows than clusters are not the user's fault
         warnings.simplefilter("ignore", ConvergenceWarning)
         made = KMeans if not batch else partial(MiniBatchKMeans, batch_size=batch, reassignment_ratio=0.)
         found = made(groups, init=init, n_init=1 if start is not None else tries, random_state=state).fit(
@@ -110,8 +110,8 @@ def lloyd(rows: Tensor, start: Tensor, weight: np.ndarray | None = None) -> Clus
 def embed_rows(gram: Tensor) -> Tensor:
     """Return points (n, r) that are as far from each other as the rows whose inner products `gram` (n, n) holds.
 
-    This is exact, so long rows can be clustered by these short ones. The points' mean is 0, and r <= n - 1 (1 if n
-    is 1)."""
+    That is classical multidimensional scaling. It is exact, so long rows can be clustered by these short ones. The
+    points' mean is 0, and r <= n - 1 (1 if n is 1)."""
     gram = gram.double().numpy()
     inner = gram - gram.mean(0) - gram.mean(1, keepdims=True) + gram.mean()
     values, vectors = decompose_symmetric(inner)

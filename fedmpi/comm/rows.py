@@ -73,7 +73,7 @@ class Rows:
         raise RowsStay(self.name)
 
     def _refuse_arithmetic(self, other: object) -> NoReturn:
-        """Raise RowsStay: rows are no numbers."""
+        """Raise RowsStay: rows are not numbers."""
         raise RowsStay(self.name)
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __matmul__ = __rmatmul__ = (

@@ -201,7 +201,7 @@ def choose_checkpoint(run: Path) -> tuple[Path, list[str]]:
 
 
 def refuse_export(method: Method, client: int | None, n: int) -> None:
-    """Raise BadInput if a model is no state dict of the configured network, or there is no such client."""
+    """Raise BadInput if a model is not a state dict of the configured network, or there is no such client."""
     if type(method).predict is not Method.predict:
         raise BadInput(f"{method.title} does not judge by one network as the configuration has it (but by "
                        f"{method.judged_by}), so there is no state dict to export")

@@ -35,7 +35,7 @@ def write_to_store(folders: list[Path], to: str) -> str:
         to: a folder, or the address of a tracking server or a data base."""
     address = to if "://" in to else Path(to).resolve().as_uri()
     for folder in folders:
-        # This refuses a folder that is no run.
+        # This refuses a folder that is not a run.
         run_status.read_settings(folder)
     client = open_store(address)
     known = client.get_experiment_by_name(EXPERIMENT)

@@ -1,6 +1,6 @@
 """The measures of runs, finished or not, as TensorBoard's event files: RUN/tensorboard/, made from metrics.jsonl.
 
-All is written anew each time and takes the place of what was there: a run that was stopped and resumed has every
+All is written again each time and takes the place of what was there: a run that was stopped and resumed has every
 point once."""
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def write_events(folders: list[Path]) -> str:
     """Write the event files of run folders; returns what to tell the user. Raises BadInput and StorageError."""
     writer = import_event_writer()
     for folder in folders:
-        # This refuses a folder that is no run.
+        # This refuses a folder that is not a run.
         run_status.read_settings(folder)
         with report_failed_writes(folder / EVENTS_FOLDER):
             replace_events(writer, folder / EVENTS_FOLDER, run_status.read_metrics(folder), find_start_time(folder))

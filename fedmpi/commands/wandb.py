@@ -1,6 +1,6 @@
 """The measures of runs, finished or not, as offline runs of Weights & Biases: RUN/wandb/, made from metrics.jsonl.
 
-All is written anew each time, under the same id, and takes the place of what was there: a run that was stopped and
+All is written again each time, under the same id, and takes the place of what was there: a run that was stopped and
 resumed has every round once. Nothing is sent; `wandb sync` does that."""
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def write_offline_runs(folders: list[Path]) -> str:
     """Write the offline runs of run folders; returns what to tell the user. Raises BadInput and StorageError."""
     library, written = import_wandb(), []
     for folder in folders:
-        # This refuses a folder that is no run.
+        # This refuses a folder that is not a run.
         run_status.read_settings(folder)
         with report_failed_writes(folder / WANDB_FOLDER):
             written.append(replace_offline_run(library, folder))

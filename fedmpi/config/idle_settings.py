@@ -1,6 +1,6 @@
 """Settings that cannot act in a run: those that ask for something after its last round, and those that belong to a
-value that another setting does not have. They are no error, since a table may vary the other setting or raise `rounds`,
-but worth a line."""
+value that another setting does not have. They are not errors, since a table may vary the other setting or raise
+`rounds`, but worth a line."""
 from __future__ import annotations
 
 import operator

@@ -31,7 +31,7 @@ class Loader(yaml.SafeLoader):
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
         """Add what a mapping merges. A key has its own value before a merged one, and that of an earlier mapping in
         a list of merges before that of a later one. Raises ConstructorError if a key is given twice, if what is
-        merged is no mapping, or if there are too many entries.
+        merged is not a mapping, or if there are too many entries.
 
         This is not left to PyYAML, whose 6.0.4 prefers the later mapping (its issue 953) and whose rules cannot see
         whether a key was given twice or merged."""

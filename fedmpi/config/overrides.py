@@ -26,7 +26,7 @@ def apply_overrides(values: JsonObject, overrides: Sequence[str] | Mapping[str, 
             values. A mapping of settings changes those that it names alone, and a section with a `name` is replaced.
 
     Raises:
-        BadInput: for what is no setting and value."""
+        BadInput: for what is not a setting and value."""
     if not isinstance(values, dict):
         raise BadInput(f"the configuration must be a mapping of settings, not {values!r}")
     for key, new in read_overrides(overrides):
@@ -45,7 +45,7 @@ def apply_overrides(values: JsonObject, overrides: Sequence[str] | Mapping[str, 
 
 
 def read_overrides(overrides: Sequence[str] | Mapping[str, object]) -> Iterator[tuple[str, Json]]:
-    """Yield each setting that is replaced, with its value. Raises BadInput for what is no setting and value."""
+    """Yield each setting that is replaced, with its value. Raises BadInput for what is not a setting and value."""
     if isinstance(overrides, Mapping):
         yield from flatten_values(overrides)
     else:
@@ -66,7 +66,7 @@ def read_text(text: str) -> tuple[str, Json]:
 
 def is_one_value(setting: str, value: object) -> bool:
     """Say whether what is given for a setting is one value: no mapping, a section with its name, an optional one
-    without settings, or an empty mapping for what is no section. The settings of other mappings are replaced one by
+    without settings, or an empty mapping for what is not a section. The settings of other mappings are replaced one by
     one, so an empty one for a section changes nothing."""
     if not isinstance(value, Mapping):
         return True

@@ -40,7 +40,7 @@ def hash_start(start: str) -> str:
     """Return the sha256 of the file with the initial weights. Raises BadInput if it cannot be read."""
     path = expand_user(start, "model.start")
     if path.exists() and not path.is_file():
-        raise BadInput(f"model.start = {start}: it is no file; give a safetensors file or a checkpoint of fedmpi")
+        raise BadInput(f"model.start = {start}: it is not a file; give a safetensors file or a checkpoint of fedmpi")
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:

@@ -246,7 +246,7 @@ def build_named_section(kind: str, value: Json, where: str, default: str, places
         own = {k: settings.pop(k) for k in Custom.OWN if k in settings}
         cls, settings = Custom, {"path": section["name"], "settings": settings, **own}
     if not dataclasses.is_dataclass(cls) or not hasattr(cls, MUST_HAVE[kind]):
-        raise BadInput(f"{where}: {section['name']} is no dataclass with a function `{MUST_HAVE[kind]}`, as "
+        raise BadInput(f"{where}: {section['name']} is not a dataclass with a function `{MUST_HAVE[kind]}`, as "
                        f"{kind} must be")
     if kind == "methods" and not hasattr(cls, "with_model"):
         raise BadInput(f"{where}: {section['name']} is not derived from fedmpi.method.Method, as methods must be")

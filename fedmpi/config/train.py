@@ -34,7 +34,7 @@ class Train:
                          "and weight decay are added; null: no limit"] = None
     label_smoothing: Annotated[float, Ge(0), Lt(1), "share of each label that is spread evenly over all classes while "
                                "a network is trained"] = 0.0
-    augment: Annotated[tuple[Literal["crop", "flip"], ...], "random changes of training images, drawn anew for every "
+    augment: Annotated[tuple[Literal["crop", "flip"], ...], "random changes of training images, new for every "
                        "batch: crop (after padding with black), flip (left and right)"] = ()
     padding: Annotated[int, Ge(1), AtMost(MAX_PADDING, "shifts are 16-bit integers"), "pixels on each side that "
                        "augment crop adds before it cuts the image out"] = 4

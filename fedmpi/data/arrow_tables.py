@@ -82,7 +82,7 @@ class Parquet(ArrowColumns):
         return list_table_files(self, self.read_paths, file, self.test_file)
 
     def read(self, path: Path) -> Iterator[TableBlock]:
-        """Yield the rows of a file. Raises BadInput if it is no Parquet file with the wanted columns."""
+        """Yield the rows of a file. Raises BadInput if it is not a Parquet file with the wanted columns."""
         yield from read_parquet(self, path)
 
 

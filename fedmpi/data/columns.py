@@ -187,7 +187,7 @@ class Gatherer:
             self.add_rows(block, self.parts[name], np.isin(said, names))
 
     def add_rows(self, block: TableBlock, into: PartRows, rows: slice | np.ndarray) -> None:
-        """Add some rows of a block to a part. Raises BadInput for missing values and what is no number."""
+        """Add some rows of a block to a part. Raises BadInput for missing values and what is not a number."""
         settings = self.settings
         for name, names in self.names.items():
             into.codes.setdefault(name, []).append(names.encode(require_texts(block, name)[rows]))

@@ -40,7 +40,7 @@ def read_folders(folder: Path) -> Dataset:
     except KeyError as error:
         raise BadInput(f"{find_annotation_file(folder)}: class {error} has no folder under {folder / 'train'}; unpack "
                        "the whole archive again") from None
-    # Bytes that are no text.
+    # Bytes that are not text.
     except ValueError as error:
         raise BadInput(f"{find_annotation_file(folder)}: cannot be read ({error}); unpack the whole archive again"
                        ) from None

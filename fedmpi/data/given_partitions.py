@@ -118,7 +118,7 @@ def read_json_indices(path: Path) -> dict[str, np.ndarray]:
     if isinstance(found, list):
         found = {str(i): part for i, part in enumerate(found)}
     if not isinstance(found, dict) or not all(isinstance(part, list) for part in found.values()):
-        raise ValueError("it is no list of lists, and no mapping of names to lists")
+        raise ValueError("it is neither a list of lists nor a mapping of names to lists")
     # An empty list would be an array of floats.
     return {name: np.array(part) if part else np.empty(0, np.int64) for name, part in found.items()}
 
@@ -139,7 +139,7 @@ def read_npz_indices(path: Path) -> dict[str, np.ndarray]:
 
 
 def read_npy_indices(path: Path) -> dict[str, np.ndarray]:
-    """Read the client of every sample (n,). Raises ValueError if these are no numbers from -1."""
+    """Read the client of every sample (n,). Raises ValueError if these are not numbers from -1."""
     client = np.load(path, allow_pickle=False)
     if client.ndim != 1 or client.dtype.kind not in "iu" or not len(client) or client.min() < -1:
         raise ValueError(f"it holds {client.dtype} {client.shape}, not the client of every sample from 0, or -1")

@@ -100,7 +100,7 @@ class ImageFolder:
                                + f", or move it out of {folder}")
 
     def holds_part(self, folder: Path) -> bool:
-        """Say whether the name of a folder is that of a part, and what it holds is no class (of a client)."""
+        """Say whether the name of a folder is that of a part, and what it holds is not a class (of a client)."""
         from torchvision.datasets.folder import IMG_EXTENSIONS
         if folder.name.lower() not in PART_WORDS:
             return False

@@ -71,7 +71,7 @@ class Leaf:
     def read_part(self, paths: list[Path], users: dict[str, int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the samples, labels and clients of some files. A user who is new gets the next number.
 
-        Raises BadInput for files that are no files of LEAF's."""
+        Raises BadInput for files that are not files of LEAF's."""
         samples, labels, clients, held = [np.empty((0, 0))], [np.empty(0, np.int64)], [np.empty(0, np.int64)], 0
         for path in paths:
             for user, x, y in read_users(path):
@@ -91,7 +91,7 @@ class Leaf:
         return (np.concatenate(samples[1:] or samples), np.concatenate(labels), np.concatenate(clients))
 
     def convert_samples(self, x: list[object], where: str) -> np.ndarray:
-        """Return the samples of a user as float32 (n, d). Raises BadInput if they are no lists of numbers."""
+        """Return the samples of a user as float32 (n, d). Raises BadInput if they are not lists of numbers."""
         try:
             made = np.array(x, np.float32)
         except (ValueError, TypeError):
@@ -102,7 +102,7 @@ class Leaf:
         return made
 
     def convert_labels(self, y: list[object], where: str) -> np.ndarray:
-        """Return the labels of a user (n,). Raises BadInput if they are no whole numbers."""
+        """Return the labels of a user (n,). Raises BadInput if they are not whole numbers."""
         # A list among the labels would make an array of lists, or none at all.
         made = np.array(y, object if any(isinstance(value, list) for value in y) else None)
         if made.ndim != 1 or made.dtype.kind not in "iuf" or (made != np.rint(made)).any() or made.min() < 0:
@@ -146,7 +146,7 @@ class Shakespeare(Leaf):
         """Return texts as token ids, int32 (n, 80). Raises BadInput if they have another length."""
         for row, text in enumerate(x):
             if not isinstance(text, str) or len(text) != CONTEXT:
-                raise BadInput(f"{where}: sample {row} is no text of {CONTEXT} characters, as LEAF writes them")
+                raise BadInput(f"{where}: sample {row} is not a text of {CONTEXT} characters, as LEAF writes them")
         return np.array([[self.places.get(letter, -1) + 1 for letter in str(text)] for text in x], np.int32)
 
     def convert_labels(self, y: list[object], where: str) -> np.ndarray:
@@ -158,7 +158,7 @@ class Shakespeare(Leaf):
 
 
 def read_users(path: Path) -> Iterator[tuple[str, list[object], list[object]]]:
-    """Yield name, samples and labels of every user of a file. Raises BadInput if it is no file of LEAF's."""
+    """Yield name, samples and labels of every user of a file. Raises BadInput if it is not a file of LEAF's."""
     refuse_larger(path.stat().st_size * 4, f"{path}: its contents", "let LEAF write fewer users into a file")
     try:
         found = json.loads(path.read_bytes())

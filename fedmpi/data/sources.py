@@ -81,7 +81,7 @@ def make_source(name: str, file: str | None, source: Source | None = None) -> So
     cls = registry.find_class_of_setting("datasets", name, "data.name")
     # A configuration must not be able to call any function that it names.
     if not (isinstance(cls, type) and hasattr(cls, "load")):
-        raise BadInput(f"data.name = {name}: is no class with a function `load`, as data sets must be")
+        raise BadInput(f"data.name = {name}: is not a class with a function `load`, as data sets must be")
     with blame_own_code(f"data.name = {name}"):
         made: Source = source or cls()
         if file is not None and not accepts(made.load, 2):

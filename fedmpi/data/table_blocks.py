@@ -48,7 +48,8 @@ def require_texts(block: TableBlock, name: str, blank: bool = True) -> np.ndarra
     if values.dtype != object:
         if values.ndim > 1 or values.dtype.kind == "f" and not np.isfinite(values).all():
             row = 0 if values.ndim > 1 else int(np.argmin(np.isfinite(values)))
-            raise BadInput(f"{describe_row(block, row, name)} is no text and no whole number; repair or remove the row")
+            raise BadInput(f"{describe_row(block, row, name)} is neither a text nor a whole number; "
+                           "repair or remove the row")
         if values.dtype.kind == "f" and (values == np.rint(values)).all():
             values = values.astype(np.int64)
         return values.astype(str).astype(object)

@@ -54,7 +54,7 @@ class Csv(Columns):
         return list_table_files(self, self.read, file, self.test_file)
 
     def read(self, path: Path) -> Iterator[TableBlock]:
-        """Yield the rows of a file. Raises BadInput if it is no CSV file with the wanted columns."""
+        """Yield the rows of a file. Raises BadInput if it is not a CSV file with the wanted columns."""
         with require_extra("pandas", "data.name = csv needs pandas"):
             import pandas
         errors = (pandas.errors.ParserError, pandas.errors.ParserWarning, csv.Error)

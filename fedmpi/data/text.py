@@ -32,7 +32,7 @@ def read_news(path: Path) -> list[tuple[int, str]]:
     try:
         with open(path, encoding="utf-8", newline="") as file:
             rows = [(int(label) - 1, " ".join(texts)) for label, *texts in csv.reader(file)]
-    # A ValueError comes from a class that is no number, from bytes that are not UTF-8 or from an empty row.
+    # A ValueError comes from a class that is not a number, from bytes that are not UTF-8 or from an empty row.
     except (OSError, ValueError, csv.Error) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise BadInput(f"{path}: cannot read the news ({why}); it must be CSV with the columns class (1, 2, ...), "

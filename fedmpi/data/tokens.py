@@ -69,7 +69,7 @@ def load_tokenizer(file: str) -> Tokenizer:
     path = expand_user(file, "data.tokenizer")
     try:
         return Tokenizer.from_str(path.read_text(encoding="utf-8"))
-    # The package raises bare Exceptions for a file that is no tokenizer.
+    # The package raises bare Exceptions for a file that is not a tokenizer.
     except Exception as error:
         raise BadInput(f"data.tokenizer = {path}: cannot read it ({' '.join(str(error).split())}); give a "
                        "tokenizer.json, as Tokenizer.save of the package tokenizers writes it") from None

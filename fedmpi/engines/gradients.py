@@ -74,7 +74,7 @@ def bind_loss(loss: Loss, w: Tensor, only: slice | None, args: Sequence[Tensor],
         model: the run's network, which the loss may call and which is set to training; None: it calls none.
 
     Raises:
-        TypeError: if args are no sequence of tensors."""
+        TypeError: if args are not a sequence of tensors."""
     if isinstance(args, Tensor):
         raise TypeError("args is a tensor and not a tuple of tensors; write args=(tensor,)")
     work = w.detach().clone()

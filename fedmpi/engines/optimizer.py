@@ -54,7 +54,7 @@ class Optimizer(NamedTuple):
         return adapted
 
     def decay_weights(self, weights: Sequence[Tensor], lr: float) -> None:
-        """Take the decay that is no part of the gradient: AdamW's."""
+        """Take the decay that is not part of the gradient: AdamW's."""
         if self.weight_decay and self.name == "adamw" and weights:
             multiply_each(list(weights), 1 - lr * self.weight_decay)
 

@@ -67,7 +67,7 @@ class StepOptions:
         """Return an author's settings, with the round's learning rate, momentum and optimizer if there are no others.
 
         An author who gives a momentum asks for SGD steps with it, to which nothing of the run's optimizer applies.
-        Raises TypeError for a setting that does not exist, and for a pull that is no triple."""
+        Raises TypeError for a setting that does not exist, and for a pull that is not a triple."""
         if unknown := settings.keys() - StepSettings.__annotations__.keys():
             raise TypeError(f"data.descend has no setting {', '.join(sorted(unknown))}; it has only, args, noise, "
                             f"where, {', '.join(StepSettings.__annotations__)}")

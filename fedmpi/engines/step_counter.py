@@ -1,14 +1,14 @@
 """Count the gradient steps that clients make, by kind.
 
 A step is one gradient on one batch, of a network or of what a method trains in its place, such as a mix of heads. A
-client that trains two models side by side makes two steps. Forward passes are no steps."""
+client that trains two models side by side makes two steps. Forward passes are not steps."""
 from __future__ import annotations
 
 import numpy as np
 
 KINDS = ("main", "head", "mix", "warm_up", "fine_tuning", "judging")
 MAIN, _, _, WARM_UP, FINE_TUNING, JUDGING = KINDS
-# Kinds whose training is not kept: every evaluation begins them anew.
+# Kinds whose training is not kept: every evaluation starts them again.
 DISCARDED_KINDS = (FINE_TUNING, JUDGING)
 # Whose steps are counted: participants', other clients' that idle, or those of any client that is evaluated.
 PARTICIPANTS, OTHERS, JUDGED = range(3)

@@ -106,9 +106,9 @@ def refuse_regression(config: Config, method: Method) -> None:
 
 
 def refuse_augmentation(augments: str, train: Train, shape: tuple[int, ...]) -> None:
-    """Raise BadInput if samples of this shape, as stored, are no images, or are smaller than the padding of a crop."""
+    """Raise BadInput if samples of this shape, as stored, are not images, or are smaller than the padding of a crop."""
     if len(shape) != 3:
-        raise BadInput(f"{augments}: samples of shape {tuple(shape)} are no images; leave it out, or take other data")
+        raise BadInput(f"{augments}: samples of shape {tuple(shape)} are not images; leave it out, or take other data")
     height, width = shape[:2]
     if "crop" in train.augment and train.padding >= min(height, width):
         raise BadInput(f"train.padding = {train.padding}: images of {height} x {width} pixels could be shifted out of "

@@ -118,7 +118,7 @@ class FedFomo(Method):
 
     def measure_distances(self, models: Tensor, v: Tensor) -> Tensor:
         """Return the distances of models (n, d) from v (d,) over their parameters, (n,): running statistics, which stay
-        at each client, are no part of them."""
+        at each client, are not part of them."""
         return zero_statistics(models - v, self.model.buffers).norm(dim=1)
 
     def server(self, shared: Shared, up: RowsByField, who: Participants) -> Shared:

@@ -87,7 +87,7 @@ class LCFed(Method):
     judged_by = "omega_i, its own model"
     serves_newcomers = "omega trained for a round from the cluster of its image after a round, with both pulls"
     supports_local_batchnorm = False
-    # A median of images is no image of the median
+    # A median of images is not an image of the median
     supports_robust_mean = False
 
     def __post_init__(self) -> None:

@@ -45,8 +45,8 @@ def as_stored(features: Tensor) -> Tensor:
 def make_blank_samples(shape: tuple[int, ...], dtype: np.dtype | str, n: int = 1) -> Tensor:
     """Return n equal samples as stored, (n, *shape), to try a network on. `dtype` is NumPy's, or its name.
 
-    They are no zeros: a text of zeros is all padding, and samples without any variance cannot be normalised. Tokens are
-    1 with a 0 at the end, and other values are 1, 2 and 3 in turn."""
+    They are not zeros: a text of zeros is all padding, and samples without any variance cannot be normalised. Tokens
+    are 1 with a 0 at the end, and other values are 1, 2 and 3 in turn."""
     like, size = getattr(torch, str(dtype)), math.prod(shape)
     if like == torch.int32:
         sample = torch.ones(size, dtype=like)

@@ -57,7 +57,7 @@ def refuse_changed_constants(before: dict[str, Tensor], after: dict[str, Tensor]
     """Refuse buffers that forward passes have changed, which a reused module would carry from client to client. Raises
     BadInput."""
     refuse_state([name for name in {**before, **after} if not is_same(before.get(name), after.get(name))],
-                 "only buffers that no forward pass changes are constants; compute it anew in each pass, or leave the "
+                 "only buffers that no forward pass changes are constants; compute it in each pass, or leave the "
                  "layer out")
 
 

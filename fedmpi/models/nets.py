@@ -201,11 +201,11 @@ class Custom:
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         """Return the network, which the class makes of its settings alone: it is not told the shape and the classes.
 
-        Raises BadInput if the class is no nn.Module or does not take the settings."""
+        Raises BadInput if the class is not an nn.Module or does not take the settings."""
         make = registry.find_class("models", self.path)
         # no configuration calls what it likes
         if not makes_networks(make):
-            raise BadInput(f"model: {self.path} is no class of networks; name a subclass of torch.nn.Module, or a "
+            raise BadInput(f"model: {self.path} is not a class of networks; name a subclass of torch.nn.Module, or a "
                            "function that is annotated to return one: `-> nn.Module`")
         try:
             return make(**self.settings)

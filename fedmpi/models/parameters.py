@@ -28,14 +28,14 @@ def collect_tensors(module: nn.Module) -> dict[str, Tensor]:
 
 
 def list_constants(module: nn.Module) -> list[tuple[str, nn.Module, str]]:
-    """Return name, layer and attribute of each buffer that is no running statistic, such as a positional encoding."""
+    """List name, layer and attribute of each buffer that is not a running statistic, such as a positional encoding."""
     return [(name, layer, name.rpartition(".")[2]) for prefix, layer in module.named_modules()
             for name, _ in layer.named_buffers(prefix, recurse=False)
             if not (isinstance(layer, BatchNorm) and name.endswith(STATISTICS))]
 
 
 def collect_constants(module: nn.Module) -> dict[str, Tensor]:
-    """Return a module's buffers that are no running statistics. Each copy of the network has them by itself."""
+    """Return a module's buffers that are not running statistics. Each copy of the network has them by itself."""
     return {name: getattr(layer, attribute) for name, layer, attribute in list_constants(module)}
 
 
@@ -45,7 +45,7 @@ def is_same(one: Tensor | None, other: Tensor | None) -> bool:
 
 
 class Constants:
-    """The constants of a module, which are no part of its vector, and follow the samples from device to device.
+    """The constants of a module, which are not part of its vector, and follow the samples from device to device.
 
     What a device was given stays there: CUDA graphs go on to read it.
 

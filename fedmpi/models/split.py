@@ -76,7 +76,7 @@ def split_by_trace(module: nn.Module, head: tuple[str, ...]) -> tuple[nn.Module,
 
 
 def refuse_unknown_blocks(module: nn.Module, head: tuple[str, ...], where: str) -> None:
-    """Refuse names that are no blocks of the network. Raises BadInput."""
+    """Refuse names that are not blocks of the network. Raises BadInput."""
     blocks = {name for name, layer in module.named_modules() if name and list(layer.parameters())}
     for name in head:
         if name not in blocks:

@@ -13,6 +13,6 @@ def table_row(table: Tensor, i: Tensor) -> Tensor:
 
 
 def find_lowest(losses: Tensor) -> Tensor:
-    """Return the position of the lowest loss, (), the first of equal ones. A model whose loss is no number is chosen
+    """Return the position of the lowest loss, (), the first of equal ones. A model whose loss is NaN is chosen
     by nobody: argmin alone would take it for the lowest."""
     return losses.nan_to_num(torch.inf, torch.inf, -torch.inf).argmin()

@@ -3,8 +3,8 @@
 These files are that of the module itself, those of the packages that the module lies in, and, transitively, all files
 beside them that their text imports. Names of modules stand for places, so that a folder may be moved. Of a package in
 an installation such as site-packages only files of the same package count, and other libraries are left out. A library
-that is no plug-in, such as torch in `torch.nn:Linear`, counts by its version. A file inside a zip counts as the whole
-zip. Code without a file, as a notebook has it, has None for a hash; `without_file` tells what it does.
+that is not a plug-in, such as torch in `torch.nn:Linear`, counts by its version. A file inside a zip counts as the
+whole zip. Code without a file, as a notebook has it, has None for a hash; `without_file` tells what it does.
 
 What is not seen: imports of names that are worked out when they run, and files that are read as data."""
 from __future__ import annotations

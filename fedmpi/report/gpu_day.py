@@ -55,7 +55,7 @@ def load_book(path: Path) -> JsonObject:
     except (ValueError, RecursionError) as error:
         raise BadInput(f"{path}: is not JSON: {error}; give a {BOOK_NAME}") from None
     if problems := check_book(book):
-        raise BadInput(f"{path}: is no {BOOK_NAME} of this version: {problems[0]}"
+        raise BadInput(f"{path}: is not a {BOOK_NAME} of this version: {problems[0]}"
                        + (f", and {len(problems) - 1} more like this" if problems[1:] else ""))
     return book
 

@@ -21,7 +21,7 @@ def to_latex(table: Table, caption: str) -> str:
              rf"\begin{{tabular}}{{l{'r' * sum(widths)}}}", r"\toprule", " & " + " & ".join(heads) + r" \\",
              " & " + " & ".join(below) + r" \\", r"\midrule"]
     for row in table.rows:
-        # LaTeX would take [ or * at the begin of a row for an argument of what precedes it.
+        # LaTeX would take [ or * at the start of a row for an argument of what precedes it.
         line = ["{}" + escape_latex(row)]
         for c in table.columns:
             shown = [write_math(text) for text in table.texts(row, c)]
@@ -42,7 +42,7 @@ def to_latex(table: Table, caption: str) -> str:
 
 
 def write_math(text: str) -> str:
-    """Return a number, or `mean ± spread`, for LaTeX's math mode; `-` and what is no number as plain text."""
+    """Return a number, or `mean ± spread`, for LaTeX's math mode; `-` and what is not a number as plain text."""
     if text == "-":
         return "--"
     if "%" in text:

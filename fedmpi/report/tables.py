@@ -146,8 +146,9 @@ def make_tables(results: Results) -> list[Table]:
 
 
 def make_table(results: Results, measure: str, published: JsonObject) -> Table:
-    """Return the table of one measure. Raises BadInput if all runs are finished and none has it, or if it is no number.
-    """
+    """Return the table of one measure.
+
+    Raises BadInput if all runs are finished and none has it, or if it is not a number."""
     cells = {}
     done = [run.outcome.result for run in results.runs if run.outcome.result]
     refuse_unknown_measure(measure, done, len(done) < len(results.runs))
@@ -180,7 +181,7 @@ def refuse_unknown_measure(measure: str, found: list[JsonObject], more: bool = F
         raise BadInput(f"measure {measure!r}: no finished run has it in its result.json"
                        + (f"; did you mean {' or '.join(near)}?" if near else ""))
     if any(isinstance(result.get(measure), list | dict | str) for result in found):
-        raise BadInput(f"measure {measure!r}: it is no number, which a table needs"
+        raise BadInput(f"measure {measure!r}: it is not a number, which a table needs"
                        + (", and every table shows the steps" if measure.startswith("steps") else ""))
 
 

@@ -87,7 +87,7 @@ def write_pages(results: Results, found: list[Described], comparisons: list[sign
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text in UTF-8, whatever the locale is, with escapes for bytes of paths that are no text."""
+    """Write a text in UTF-8, whatever the locale is, with escapes for bytes of paths that are not text."""
     path.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 

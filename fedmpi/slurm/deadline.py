@@ -80,14 +80,14 @@ def parse_time_limit(limit: str, option: str = "--time-limit") -> int:
         limit: as Slurm writes it: M, M:S, H:M:S, D-H, D-H:M or D-H:M:S.
         option: the option that gave it, for the message.
     Raises:
-        BadInput: if it is no time, zero, or longer than ten years."""
+        BadInput: if it is not a time, zero, or longer than ten years."""
     match = TIME_LIMIT.fullmatch(limit.strip()[:100])
     total = 0
     if match:
         d, h, m, s, H, M, S, MM, SS = (int(value or 0) for value in match.groups())
         total = 86400 * d + 3600 * (h + H) + 60 * (m + M + MM) + s + S + SS
     if not total:
-        raise BadInput(f"{option} {limit} is no time: give minutes, or as Slurm does 90:00, 01:30:00 or 1-12:00:00")
+        raise BadInput(f"{option} {limit} is not a time: give minutes, or as Slurm does 90:00, 01:30:00 or 1-12:00:00")
     if total > LONGEST_LIMIT_S:
         raise BadInput(f"{option} {limit[:40]} is longer than ten years: leave it out, or give what a job may take")
     return total

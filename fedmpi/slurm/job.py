@@ -85,7 +85,7 @@ class SlurmJob:
 
 
 def read_number(variables: Mapping[str, str], name: str) -> int | None:
-    """Return a variable's whole number; None if it is not set or is no such number."""
+    """Return a variable's whole number; None if it is not set or is not such a number."""
     text = variables.get(name, "")
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else None
 

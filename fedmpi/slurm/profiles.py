@@ -57,14 +57,14 @@ def load_profile(name: str) -> Profile:
     path = expand_user(name, "--profile") if is_path else PROFILES_FOLDER / f"{name}.yaml"
     try:
         if path.exists() and not path.is_file():
-            raise BadInput(f"--profile {name} is no plain file")
+            raise BadInput(f"--profile {name} is not a plain file")
         if path.stat().st_size > LARGEST_PROFILE_BYTES:
-            raise BadInput(f"--profile {name} is no profile: it is larger than {LARGEST_PROFILE_BYTES:,} bytes")
+            raise BadInput(f"--profile {name} is not a profile: it is larger than {LARGEST_PROFILE_BYTES:,} bytes")
         values = yaml.safe_load(path.read_text())
     except (OSError, ValueError, RuntimeError, RecursionError, yaml.YAMLError) as error:
         raise BadInput(f"--profile {name} cannot be read: {' '.join(str(error).split())}") from None
     if not isinstance(values, dict):
-        raise BadInput(f"--profile {name} is no profile: write option: value on each line")
+        raise BadInput(f"--profile {name} is not a profile: write option: value on each line")
     texts = {key: str(values.pop(key, default)) for key, default in (("description", ""), ("tested", "not stated"))}
     options = values.pop("option", [])
     if not isinstance(options, list) or not all(isinstance(option, str) for option in options):
@@ -78,7 +78,7 @@ def read_field(profile: str, option: object, value: object) -> tuple[str, object
     if option not in FIELDS:
         close = get_close_matches(str(option), FIELDS, 1)
         names = ", ".join([*FIELDS, "option"])
-        raise BadInput(f"--profile {profile}: {option} is no option of a profile; its options are {names}"
+        raise BadInput(f"--profile {profile}: {option} is not an option of a profile; its options are {names}"
                        + (f" (did you mean {close[0]}?)" if close else ""))
     kind, field = FIELDS[str(option)]
     if not isinstance(value, kind) or isinstance(value, bool):

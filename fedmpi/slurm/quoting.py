@@ -44,11 +44,11 @@ def quote_for_sbatch(option: str) -> ShellText:
     """Return an option, `--name` or `--name=value`, as sbatch has to read it in a line of the script.
 
     Inside double quotes sbatch takes all characters as they are, except that a backslash hides the next one.
-    Raises BadInput if the text is no option or has control characters."""
+    Raises BadInput if the text is not an option or has control characters."""
     match = OPTION.fullmatch(option)
     if not match or len(option) > LONGEST_TEXT:
-        raise BadInput(f"{shorten_text(option)!r} is no option of sbatch: write --name or --name=value, for example "
-                       "--option=--mem=8G")
+        raise BadInput(f"{shorten_text(option)!r} is not an option of sbatch: write --name or --name=value, "
+                       "for example --option=--mem=8G")
     name, equals, value = match.groups(default="")
     if equals and not PLAIN_FOR_SBATCH.fullmatch(value):
         value = '"' + re.sub(r'(["\\])', r"\\\1", value) + '"'

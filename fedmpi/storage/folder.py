@@ -83,8 +83,8 @@ class RunFolder:
     def refuse_other_kinds(self) -> None:
         """Raise BadInput for a folder, a pipe, a device or a link to nothing in the place of a file of the run.
 
-        The log may be a device, such as /dev/null. It is no link to another file, whose owner may not want its lines:
-        only the log is written to where it lies, all others are replaced."""
+        The log may be a device, such as /dev/null. It is not a link to another file, whose owner may not want its
+        lines: only the log is written to where it lies, all others are replaced."""
         for path in (self.log_path, self.history.path, *map(self.path.joinpath, SMALL_FILES)):
             if not os.path.lexists(path):
                 continue
@@ -93,7 +93,7 @@ class RunFolder:
                 raise BadInput(f"{path} is a link to another file, {path.readlink()}, which would grow by the lines of "
                                "the run; remove the link, or choose another --out")
             if not (stat.S_ISREG(mode) or path == self.log_path and stat.S_ISCHR(mode)):
-                raise BadInput(f"{path} is in the place of a file of the run, and is no regular file; remove it, or "
+                raise BadInput(f"{path} is in the place of a file of the run, and is not a regular file; remove it, or "
                                "choose another --out")
 
     def refuse_other_owners(self) -> None:
@@ -181,7 +181,7 @@ class RunFolder:
             path.unlink(missing_ok=True)
 
     def replace(self, name: str, text: str) -> None:
-        """Write a small file of the folder anew. Raises StorageError, or FedmpiError if the lock was lost."""
+        """Write a small file of the folder again. Raises StorageError, or FedmpiError if the lock was lost."""
         self.check_lock()
         with atomic(self.path / name) as part:
             part.write_text(text)

@@ -24,7 +24,7 @@ from fedmpi.slurm.job import SlurmJob, has_ended
 
 # Seconds between two signs of life of a holder.
 LOCK_BEAT_S = 10.0
-# A larger file is no lock: a lock has some hundred bytes.
+# A larger file is not a lock: a lock has some hundred bytes.
 MOST_BYTES = 1 << 16
 # A holder whose process cannot be looked at (another machine or container) counts as dead after so many seconds without
 # a sign of life.

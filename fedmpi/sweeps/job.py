@@ -49,7 +49,7 @@ from fedmpi.sweeps import equal
 from fedmpi.sweeps.published import check_published, list_published_rounds
 from fedmpi.sweeps.rows import EQUAL, check_rows, expand_method_name, find_other_row, list_sources, refuse_variants
 
-# entries of a scale that are no settings of its runs
+# entries of a scale that are not settings of its runs
 NARROWS = ("columns", "seeds")
 # A restart may change these settings, but they change what a table shows.
 SHOWN = ("evaluate", "stop", "edge", "faults")

@@ -208,7 +208,7 @@ class Sweep:
 def write_job_line(run: PlannedRun, what: str) -> None:
     """Write a line of the job into the run's log, in the form that `outcome` reads."""
     path = run_status.find_job_log(run.folder)
-    # A path may have bytes that are no text in the locale's encoding.
+    # A path may have bytes that are not text in the locale's encoding.
     with report_failed_writes(path), open(path, "a", errors="backslashreplace") as log:
         log.write(f"job sweep: {what}\n")
 

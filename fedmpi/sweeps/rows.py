@@ -8,7 +8,7 @@ from fedmpi.errors import BadInput
 from fedmpi.json_values import JsonObject
 from fedmpi.settings import shorten_value
 
-# entries of a row that are no settings of its runs: the row with as many steps, and the row of which it is a variant
+# entries of a row that are not settings of its runs: the row with as many steps, and the row of which it is a variant
 EQUAL, VARIANT = "equal_steps", "variant_of"
 
 RowsOfJob = Mapping[str, "str | JsonObject | None"]

@@ -102,10 +102,10 @@ def check_method(method: type[Method] | str, /, settings: Mapping[str, object] |
 
 
 def make_subject(method: type[Method] | str, settings: Mapping[str, object]) -> Subject:
-    """Return what is checked. Raises BadInput if it is no method, or its settings are wrong."""
+    """Return what is checked. Raises BadInput if it is not a method, or its settings are wrong."""
     cls = registry.find_class("methods", method) if isinstance(method, str) else method
     if not (isinstance(cls, type) and issubclass(cls, Method)):
-        raise BadInput(f"check_method: {method!r} is no class of methods; give a subclass of fedmpi.method.Method")
+        raise BadInput(f"check_method: {method!r} is not a class of methods; give a subclass of fedmpi.method.Method")
     subject = Subject(cls, method if isinstance(method, str) else f"{cls.__module__}:{cls.__qualname__}", settings)
     subject.make()
     return subject

@@ -246,7 +246,7 @@ def test_a_counting_transport_moves_nothing_and_counts_bytes():
 
 @pytest.mark.parametrize("text", ["clé", "a\udcff", ""])
 def test_texts_between_ranks_do_not_depend_on_the_locale(text, monkeypatch):
-    """Python takes ASCII for paths under LC_ALL=C without UTF-8 mode; a path may also hold bytes that are no text."""
+    """Python takes ASCII for paths under LC_ALL=C without UTF-8 mode; a path may also hold bytes that are not text."""
     monkeypatch.setattr(os, "fsencode", lambda text: text.encode("ascii", "surrogateescape"))
     monkeypatch.setattr(os, "fsdecode", lambda data: data.decode("ascii", "surrogateescape"))
     found = together(2, lambda world: receive(world) if world.rank else send(world, text))

@@ -89,7 +89,7 @@ IF_ALL = ", if all are available and in time"
     ({"late": 0.}, ""), ({"late": 0., "available": 15.}, ""), ({"late": 0., "work_share": 1.}, ""),
     ({"late": .1}, IF_ALL), ({"late": 0., "available": 14.9}, IF_ALL), ({"late": 0., "work_share": .99}, IF_ALL)])
 def test_numbers_that_suppose_that_all_take_part_say_so(drawn, condition):
-    """Three participants a round, of whom some may be late, and rounds of five to six are no contradiction then."""
+    """Three participants a round, of whom some may be late, and rounds of five to six do not contradict that."""
     drawn = {"sampling": "uniform", "participants": 3., **drawn}
     text = words(plan_table.format_plan(PLAN | {"participation": drawn}))
     assert [line.endswith(IF_ALL) for line in text if line.split()[:1] in (["rounds"], ["balance"])] == [

@@ -59,7 +59,7 @@ def test_sections_that_are_off_by_default_are_those_that_an_empty_mapping_turns_
     assert {name for name in SECTIONS if getattr(Config(), name) is None} == set(OPTIONAL_SECTIONS)
     assert load_config({}, {"edge": {}}) == read("edge: {}") == read("", "edge={}") == load_config({"edge": {}})
     assert load_config({}, {"edge": {}}).edge == Edge() and load_config({}).edge is None
-    # other sections keep what they have, and names inside a section are no sections
+    # other sections keep what they have, and names inside a section are not sections
     assert load_config({"train": {"lr": .5}}, {"train": {}}).train.lr == .5
     kept = {"data": {"partition": {"name": "iid"}}, "model": {"name": "mlp", "hidden": 7}}
     assert load_config(kept, {"data": {"partition": {}}, "model": {}}) == load_config(kept)
@@ -131,7 +131,7 @@ def test_integers_are_integers(refusal, text):
     ("[1, 2]", "the configuration must be a mapping of settings, not [1, 2]"),
     ("rounds: &a [*a]", "the configuration has more than 20,000 values; are there aliases inside aliases?"),
     ("method: json:JSONDecoder",
-     "method: json:JSONDecoder is no dataclass with a function `client`, as methods must be"),
+     "method: json:JSONDecoder is not a dataclass with a function `client`, as methods must be"),
     ("method: ':x'", "method: method ':x': cannot import "), ("model: '.x:y'", "model: model '.x:y': cannot import .x"),
     ('"a\\n\\e[2Jb": 4', r"'a\n\x1b[2Jb' is not a setting of the configuration; its settings are seed, rounds, "),
     ("[]", "the configuration must be a mapping of settings, not []"),

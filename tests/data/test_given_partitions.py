@@ -72,7 +72,7 @@ def test_numbers_count_through_the_test_part(settings, tmp_path):
     ('{"a": [0], "b": [60]}', "client b has samples from 60 to 60, and the data set has 60, counted from 0"),
     ("[[0], [-1]]", "client 1 has samples from -1 to -1"), ("[[0], [1.5]]", "client 1 has float64 (1,) in place"),
     ("[[0], [true]]", "client 1 has bool (1,)"), ("[[0], [[1]]]", "client 1 has int64 (1, 1)"),
-    ("[[0], [[1], 2]]", "damaged, or not the samples of every client"), ("[0, 1]", "it is no list of lists, and no"),
+    ("[[0], [[1], 2]]", "damaged, or not the samples of every client"), ("[0, 1]", "it is neither a list of lists nor"),
     ('{"a": [0], "b": [1], "a": [2]}', "(it names 'a' twice)"),
     ("{", "damaged, or not the samples of every client (Expecting"), ("[[0]]", "data.clients = 2: "),
     ("[[0], [1], [2]]", "lists the samples of 3 clients; set it to 3")])

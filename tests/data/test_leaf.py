@@ -126,7 +126,7 @@ def test_features_of_leafs_synthetic_data(tmp_path):
     ("femnist", {"a": {"x": 7, "y": [1]}}, "a.json: user a: x and y must be lists"),
     ("leaf", {"a": {"x": [[1, 2], [3]], "y": [1, 2]}}, "user a: x must hold a list of as many numbers"),
     ("leaf", {"a": {"x": [[1, 2]], "y": [1]}, "b": {"x": [[1]], "y": [1]}}, "user b has samples of (1,) numbers"),
-    ("shakespeare", {"a": {"x": ["short"], "y": ["b"]}}, "a.json: user a: sample 0 is no text of 80 characters"),
+    ("shakespeare", {"a": {"x": ["short"], "y": ["b"]}}, "a.json: user a: sample 0 is not a text of 80 characters"),
     ("shakespeare", {"a": {"x": ["c" * 80], "y": ["~"]}}, "user a: label 0 is '~', no character of LEAF's alphabet"),
     ("leaf", {"a": {"y": [1]}}, "a.json: damaged, or no file of LEAF's (KeyError: 'x'); it must hold users"),
     ("leaf", None, "holds no .json files in a folder train or all_data; give the folder `data`")])

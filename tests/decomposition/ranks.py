@@ -155,7 +155,7 @@ def patience(starts: list[Start]) -> int:
 def in_jobs(starts: list[Start], job: Callable[[list[Start]], CompletedProcess]) -> dict[Start, Ended]:
     """Perform starts on the same number of ranks, all in one job, and after each refusal the others in a further one.
 
-    Errors that are no refusal go to stderr. After a job that hangs no further one is begun."""
+    Errors that are not refusals go to stderr. After a job that hangs no further one is begun."""
     ended: dict[Start, Ended] = {}
     while starts:
         done = job(starts)

@@ -57,7 +57,7 @@ class Suite:
         both = self.read(method, [*rows, *map(reference, rows)])
         found = [finding(method, row, *pair) for row, pair in zip(rows, zip(both[:len(rows)], both[len(rows):],
                                                                               strict=True), strict=True)]
-        # The number of threads is no decomposition; runs that differ are compared with a reference with as many.
+        # The number of threads is not a decomposition; runs that differ are compared with a reference with as many.
         odd = [i for i, one in enumerate(found) if one.differs and one.row["threads"] > 1]
         same = self.read(method, [reference(rows[i], rows[i]["threads"]) for i in odd])
         for i, other in zip(odd, same, strict=True):

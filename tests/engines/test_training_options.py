@@ -71,7 +71,7 @@ def test_a_loss_that_is_scaled_is_one_of_the_methods_own(refusal):
 
 def test_images_are_needed_to_change_them(refusal):
     assert refusal("fedavg", augment=("crop", "flip")) == (
-        "train.augment = [crop, flip]: samples of shape (64,) are no images; leave it out, or take other data")
+        "train.augment = [crop, flip]: samples of shape (64,) are not images; leave it out, or take other data")
 
 
 @pytest.mark.parametrize("name", NAMES)

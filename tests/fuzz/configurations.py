@@ -17,7 +17,7 @@ from tests.fuzz.case import Case
 from tests.fuzz.reference import CONFIG, Reference
 from tests.fuzz.values import TEXTS, hostile, near, plausible, word
 
-# Texts that are no valid configuration, or hardly one. A number repeats the text before it so many times.
+# Texts that are not a valid configuration, or hardly one. A number repeats the text before it so many times.
 TEXTS_OF_FILES = (
     b"", b"[]", b"0", b"false", b"''", b"~", b"---\n---\n", b"a: 1\na: 2", b"\xff\xfe", b"\xef\xbb\xbfrounds: 1",
     b"\t- x", "rounds: 1".encode("utf-16"), b"rounds: \xe9", b"rounds: 0o7", b"rounds: 1:30", b"rounds: 010",

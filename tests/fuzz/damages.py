@@ -122,7 +122,7 @@ def spoil_values(draw: random.Random, path: Path) -> str:
 
 
 def replace(draw: random.Random, path: Path, folder: Path) -> str:
-    """Put something that is no file, or another file, in the place of a file."""
+    """Put something that is not a file, or another file, in the place of a file."""
     how = draw.choice(["folder", "full folder", "pipe", "device", "link to nothing", "link to itself",
                        "link to another", "other run's",
                        "socket", "nothing", "link to device", "another kind"])

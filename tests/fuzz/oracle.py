@@ -136,7 +136,7 @@ def judge_files(case: Case, words: list[str], done: Done, folder: Path, before: 
             if new is None and stat.S_ISDIR(kind):
                 return f"a folder is gone: {name}"
             if new != (kind, what) and not (new and stat.S_ISDIR(kind)):
-                return f"replaced: {name}, which was no plain file"
+                return f"replaced: {name}, which was not a plain file"
         elif new != (kind, what) and not name.startswith((*outputs, *GROWING)) and name not in words:
             return f"a user's file was changed: {name}"
     # Whoever names a folder for the federations gets it there.
@@ -144,7 +144,7 @@ def judge_files(case: Case, words: list[str], done: Done, folder: Path, before: 
     if extra := {path.name for path in folder.parent.iterdir()} - {folder.name} - asked:
         return f"written outside of the folder: {sorted(extra)[:3]}"
     # If a worker refuses, it ends rank 0 as well, and the traceback of the user's module stays in log.txt. This folder
-    # is no run, and the next start takes it over.
+    # is not a run, and the next start takes it over.
     own = case.own_code or re.search(OF_MEASURES, done.error, re.M)
     left = "out/config.yaml" if case.ranks > 1 or own else "out"
     if done.code == 2 and words[0] == "run" and "out" in words and left in after and "out" not in before:

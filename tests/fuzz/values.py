@@ -17,7 +17,7 @@ INTEGERS = (-1, 0, 1, 2, 3, 4, 5, 7, 10, 12, 100, 1797, 2**15, 2**31 - 1, 2**31,
             2**64, 10**20, 10**400, -2**31, -2**63)
 FLOATS = (-1., -.0, 0., 1e-320, 1e-45, 1e-38, 1e-9, .1, .5, .999999, 1., 1.0000001, 2., 10., 1e9, 1e20, 3.4e38, 3.5e38,
           1e100, 1.7e308, float("inf"), float("-inf"), float("nan"))
-# A large value of these settings is no mistake, but takes long.
+# A large value of these settings is not a mistake, but takes long.
 SLOW = ("rounds", "epochs", "ft", "steps", "tries", "local_rounds", "head_epochs", "warm_up", "warm_steps",
         "iterations")
 # Further measures: known ones, functions that are none or take other arguments, and names that are taken.

@@ -1,4 +1,4 @@
-"""A client that chooses a model by its loss takes the lowest; one whose loss is no number is chosen by nobody."""
+"""A client that chooses a model by its loss takes the lowest; one whose loss is NaN is chosen by nobody."""
 from __future__ import annotations
 
 import pytest

@@ -117,5 +117,5 @@ def apply(root: Path, name: str, old: str, new: str) -> Mutant:
         if path.endswith(".py"):
             compile(mutant.text, path, "exec")
     except SyntaxError as error:
-        raise DoesNotApply(f"the file is no Python any more: {error}") from None
+        raise DoesNotApply(f"the file is not Python any more: {error}") from None
     return mutant

@@ -114,7 +114,7 @@ class UntitledToo(Untitled):
 
 
 HERE = __name__
-SAID = (f"{HERE}:Undecorated declares lam, rate and is no dataclass, so these are no settings; write "
+SAID = (f"{HERE}:Undecorated declares lam, rate and is not a dataclass, so these are not settings; write "
         "@dataclass(frozen=True) above the class")
 
 
@@ -169,12 +169,12 @@ def test_a_setting_of_the_bases_may_be_taken_away():
 
 
 def test_the_contract_says_so_too():
-    with pytest.raises(BadInput, match="Undecorated declares lam, rate and is no dataclass"):
+    with pytest.raises(BadInput, match="Undecorated declares lam, rate and is not a dataclass"):
         check_method(Undecorated)
 
 
 def test_a_partition_is_no_exception():
-    with pytest.raises(BadInput, match=f"^data.partition: {HERE}:Split declares alpha and is no dataclass"):
+    with pytest.raises(BadInput, match=f"^data.partition: {HERE}:Split declares alpha and is not a dataclass"):
         resolve({"data": {"partition": f"{HERE}:Split"}})
 
 

@@ -144,7 +144,7 @@ def test_a_step_that_was_skipped_later_keeps_what_it_found(book):
     ({"steps": [[]]}, "steps is not a list of rows"), ({"machine": None}, "machine is not a mapping")])
 def test_what_is_no_book_is_refused(book, change, said, tmp_path):
     (tmp_path / gpu_day.BOOK_NAME).write_text(json.dumps(book | change))
-    with pytest.raises(BadInput, match=f"gpu_day.json: is no gpu_day.json of this version: {said}"):
+    with pytest.raises(BadInput, match=f"gpu_day.json: is not a gpu_day.json of this version: {said}"):
         gpu_day.load_book(tmp_path)
 
 
@@ -171,7 +171,7 @@ def test_a_value_of_another_kind_is_one_message(book, change, tmp_path):
 
 
 def test_the_page_is_in_utf_8_whatever_the_locale_is(book, tmp_path):
-    """The name of a machine may hold what the locale lacks, and bytes that are no text."""
+    """The name of a machine may hold what the locale lacks, and bytes that are not text."""
     book["steps"][0] |= {"ok": False, "why": "café caf\udce9"}
     (tmp_path / gpu_day.BOOK_NAME).write_text(json.dumps(book))
     done = subprocess.run([sys.executable, "-m", "fedmpi", "report", tmp_path, "--to", tmp_path], text=True,
@@ -193,4 +193,4 @@ def test_report_takes_a_file_or_its_folder(tmp_path):
         assert done.exit_code == 0 and done.output == f"report {tmp_path / str(i) / 'README.md'}\n"
     assert (tmp_path / "0" / "README.md").read_text().count("**") == 26
     done = CliRunner().invoke(app, ["report", str(RECORDED), str(tmp_path), "--to", str(tmp_path)])
-    assert done.exit_code == 2 and f"{tmp_path} is no gpu_day.json" in done.output
+    assert done.exit_code == 2 and f"{tmp_path} is not a gpu_day.json" in done.output

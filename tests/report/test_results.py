@@ -47,7 +47,7 @@ def test_a_run_counts_as_finished_when_it_has_the_rounds_that_are_asked_for(job,
 
 
 def test_a_seed_with_the_rounds_of_an_earlier_version_of_the_job_is_marked(tmp_path):
-    """Both seeds had 12 rounds when the first was finished, and have 2 since; a run that ended early is no mark."""
+    """Both seeds had 12 rounds when the first was finished, and have 2 since; a run that ended early is not a mark."""
     path = jobs.write(tmp_path, tmp_path / "cache", seeds=[0, 1], published={})
     read = jobfile.load_job(path)
     planned = jobfile.expand(read, path, tmp_path / "out", None)

@@ -18,7 +18,7 @@ MARKDOWN = r"""| | one | steps | length | published | difference | two |
 
 steps: gradients behind a client's judged model, mean over clients; two models side by side take two
 
-steps are not known of two: runs of fedmpi 0.1 did not count them; run them anew
+steps are not known of two: runs of fedmpi 0.1 did not count them; run them again
 
 one: unequal work, from 400 steps (Beta & co) to 1,875.8 (Alpha)
 
@@ -52,7 +52,7 @@ Kendall's $\tau$ & \multicolumn{5}{c}{$0.33$} & \multicolumn{1}{c}{} \\
 \end{tabular}
 \par $^{*}$ not all seeds are finished
 \par steps: gradients behind a client's judged model, mean over clients; two models side by side take two
-\par steps are not known of two: runs of fedmpi 0.1 did not count them; run them anew
+\par steps are not known of two: runs of fedmpi 0.1 did not count them; run them again
 \par one: unequal work, from 400 steps (Beta \& co) to 1,875.8 (Alpha)
 \par length: the rounds of a run, as a share of those behind the published number
 \end{table}
@@ -74,7 +74,7 @@ SECONDS = r"""| | one | steps | two |
 
 steps: gradients behind a client's judged model, mean over clients; two models side by side take two
 
-steps are not known of two: runs of fedmpi 0.1 did not count them; run them anew
+steps are not known of two: runs of fedmpi 0.1 did not count them; run them again
 
 one: unequal work, from 400 steps (Beta & co) to 1,875.8 (Alpha)
 
@@ -208,7 +208,7 @@ def test_a_measure_is_only_refused_once_all_runs_are_finished(tmp_path):
 def test_a_measure_that_is_no_number_is_refused(tmp_path, measure, value, more):
     made.run(tmp_path / "a", result={measure: value})
     results = Results("t", "c", ["a"], ["x"], [0], [ReportRun("a", "x", 0, tmp_path / "a")])
-    with pytest.raises(BadInput, match=f"measure '{measure}': it is no number, {more}$"):
+    with pytest.raises(BadInput, match=f"measure '{measure}': it is not a number, {more}$"):
         tables.make_table(results, measure, {})
 
 

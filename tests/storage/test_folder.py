@@ -154,7 +154,7 @@ def test_default_folders(tmp_path, monkeypatch):
         (tmp_path / "runs" / name).mkdir(parents=True)
     assert str(choose_folder("c/quick.yaml", resume=False)) == "runs/quick-010"
     assert str(choose_folder("c/quick.yaml", resume=True)) == "runs/quick-009"
-    # a try that only left its log is no run to continue
+    # a try that only left its log is not a run to continue
     (tmp_path / "runs" / "quick-001" / "config.yaml").touch()
     assert str(choose_folder("c/quick.yaml", resume=True)) == "runs/quick-001"
     assert str(choose_folder("c/quick.yaml", resume=False)) == "runs/quick-010"
@@ -265,7 +265,7 @@ def test_what_is_no_file_of_a_run_is_refused_without_waiting_and_stays(tmp_path,
         RunFolder.claim(tmp_path, resume=True).release()
         return
     before = (tmp_path / name).lstat()
-    with pytest.raises(BadInput, match=f"{name} is in the place of a file of the run, and is no regular file"):
+    with pytest.raises(BadInput, match=f"{name} is in the place of a file of the run, and is not a regular file"):
         RunFolder.claim(tmp_path, resume=True)
     assert (tmp_path / name).lstat().st_ino == before.st_ino and not (tmp_path / "lock").exists()
 

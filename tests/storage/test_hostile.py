@@ -50,14 +50,14 @@ def test_a_configuration_without_end_is_refused():
 def test_a_model_is_a_network_or_nothing_is_called(tmp_path, monkeypatch, name, settings):
     monkeypatch.chdir(tmp_path)
     model = resolve({"model": {"name": name} | settings}).model
-    with pytest.raises(BadInput, match=f"model: {name} is no class of networks"):
+    with pytest.raises(BadInput, match=f"model: {name} is not a class of networks"):
         build_model(model, (64,), np.dtype("float32"), 10, 0)
     assert not (tmp_path / "sprung").exists()
 
 
 @pytest.mark.parametrize("name", ["os:abort", "builtins:exit", "os:getcwd"])
 def test_a_data_set_is_a_data_set_or_nothing_is_called(tmp_path, name):
-    with pytest.raises(BadInput, match=f"data.name = {name}: is no class"):
+    with pytest.raises(BadInput, match=f"data.name = {name}: is not a class"):
         prepare_federation(resolve({"data": {"name": name, "cache": str(tmp_path)}}).data, 0)
 
 

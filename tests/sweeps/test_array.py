@@ -97,7 +97,7 @@ def test_a_long_name_of_the_folder_is_cut_for_the_job(runs):
 
 
 def test_what_cannot_be_submitted_is_refused(runs, tmp_path, monkeypatch):
-    with pytest.raises(BadInput, match="--time soon is no time"):
+    with pytest.raises(BadInput, match="--time soon is not a time"):
         array.submit_runs(runs, **ASKED | {"time": "soon"})
     monkeypatch.setenv("PATH", str(tmp_path))
     done = CliRunner().invoke(app, ["sweep", "job.yaml", "--slurm"])

@@ -79,7 +79,7 @@ def test_a_finished_run_with_another_file_of_who_takes_part_is_another_run(tmp_p
                                        r"availability.file = away.csv than the runs that are left would read now; put"):
         changed_code.mark_runs(plan(path), False)
     assert changed_code.mark_runs([first], False) == [first]
-    # A run that reads a file of another name is no reason to think that this one has changed.
+    # A run that reads a file of another name is not a reason to think that this one has changed.
     Path("c.yaml").write_text(json.dumps(config | {"availability": {"unit": "rounds", "file": "other.csv"}}))
     other = plan(path, "others")[1]
     assert changed_code.mark_runs([first, other], False) == [first, other]

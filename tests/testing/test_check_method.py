@@ -135,7 +135,7 @@ def test_a_value_that_is_named_may_be_null_or_a_tuple(name, given, other, both):
 
 
 @pytest.mark.parametrize("words, says", [
-    (("nonsense",), "method 'nonsense' is not known"), ((int,), "is no class of methods"),
+    (("nonsense",), "method 'nonsense' is not known"), ((int,), "is not a class of methods"),
     ((FedAvg, {"lam": 1}), r"method\.lam is not a setting of FedAvg")])
 def test_what_is_no_method_is_refused(words, says):
     with pytest.raises(BadInput, match=says):
