@@ -36,8 +36,9 @@ def refuse_undecorated(cls: type, where: str) -> None:
         if "__dataclass_fields__" in vars(owner):
             return
         if fields := list_fields(owner):
-            raise BadInput(f"{where}: {owner.__module__}:{owner.__qualname__} declares {', '.join(fields)} and is not a "
-                           "dataclass, so these are not settings; write @dataclass(frozen=True) above the class")
+            raise BadInput(f"{where}: {owner.__module__}:{owner.__qualname__} declares {', '.join(fields)} and "
+                           "is not a dataclass, so these are not settings; write @dataclass(frozen=True) above the "
+                           "class")
 
 
 def list_fields(cls: type) -> list[str]:

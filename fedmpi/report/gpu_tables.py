@@ -274,8 +274,8 @@ def format_value(value: object) -> str:
 def write_day(paths: list[Path], to: Path) -> Path:
     """Write the tables of days with a GPU, joined, as Markdown into a folder; returns the page. Raises BadInput."""
     if others := [path for path in paths if not gpu_day.is_book(path)]:
-        raise BadInput(f"{others[0]} is not a {gpu_day.BOOK_NAME}, and runs have no table together with a day with a GPU; "
-                       "give them to a report of their own")
+        raise BadInput(f"{others[0]} is not a {gpu_day.BOOK_NAME}, and runs have no table together with a day with a "
+                       "GPU; give them to a report of their own")
     # It loads Matplotlib, which the command `table` of benchmarks/gpu_day.py does without.
     from fedmpi.report.write import write_text
     book = read_days(paths)
