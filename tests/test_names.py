@@ -12,7 +12,7 @@ SHARED_MEANINGS = {
     "Shared": "the state of a method's server",
     "Mine": "the state of a method's clients",
     "Up": "what a method's clients send",
-    "Note": "what a method's server addresses to a client",
+    "Message": "what a method's server addresses to a client",
     "BUILT_IN": "the classes of a kind that a configuration can name",
     "run": "train a federation: the command and the function of `import fedmpi`",
     "plan": "show what a run would take: the command and the function of `import fedmpi`",

@@ -27,7 +27,7 @@ class Mine(NamedTuple):
     w: Annotated[Tensor, WHOLE]
 
 
-class Note(NamedTuple):
+class Message(NamedTuple):
     # (d,) what the server makes for the client
     w: Annotated[Tensor, WHOLE]
 
@@ -54,12 +54,12 @@ class Hypernetwork(Method):
         A = torch.randn(len(w), self.e, generator=generator) * .01
         return Shared(v.to(w), A.to(w)), Mine(w)
 
-    def message_template(self) -> Note:
-        return Note(self.model.start)
+    def message_template(self) -> Message:
+        return Message(self.model.start)
 
-    def messages(self, shared: Shared, mine: RowsByField, who: Participants) -> Note:
+    def messages(self, shared: Shared, mine: RowsByField, who: Participants) -> Message:
         # one by one: a row of a product may depend on how many there are, and so would a client
-        return Note(torch.stack([self.model.start + shared.A @ shared.v[i] for i in who.ids]))
+        return Message(torch.stack([self.model.start + shared.A @ shared.v[i] for i in who.ids]))
 
     def client(self, shared: Shared, mine: Mine, data: ClientData) -> tuple[Mine, Up]:
         w = data.descend(self.model, data.message.w)

@@ -9,9 +9,10 @@ takes part are none of the warm-up.
 
     class IFCACAM(CAM, IFCA): ...
 
-A clustered method may say by `began(shared, mine, up, data)` which model a client's round began from. Without it, that
-is the model by which the client is judged, and it is worked out again. Newcomers are served by g and by the model that
-the clustered method serves them with; its `serve_newcomer` must not call `self.personal`, which is that of both."""
+A clustered method may say by `find_start_model(shared, mine, up, data)` which model a client's round began from.
+Without it, that is the model by which the client is judged, and it is worked out again. Newcomers are served by g and
+by the model that the clustered method serves them with; its `serve_newcomer` must not call `self.personal`, which is
+that of both."""
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -88,14 +89,14 @@ class CAM(Method):
             mine, up = super().client(shared, mine, data.with_batches(1, WARMUP_STREAM, self.warm_up * each))
             return mine, extend_state(up, ADDED, theta0=shared.g.clone())
         trained, up = super().client(shared, mine, data.with_added_logits(self.model, shared.g))
-        start = self.find_start(shared, mine, up, data)
+        start = self.find_clustered_start(shared, mine, up, data)
         return trained, extend_state(up, ADDED, theta0=self.train_global(start, shared.g, data))
 
-    def find_start(self, shared: State, mine: State, up: State, data: ClientData) -> Tensor:
+    def find_clustered_start(self, shared: State, mine: State, up: State, data: ClientData) -> Tensor:
         """Return the model that the client's round began from."""
-        began = getattr(super(), "began", None)
-        if began:
-            return began(shared, mine, up, data)
+        known = getattr(super(), "find_start_model", None)
+        if known:
+            return known(shared, mine, up, data)
         return super().personal(shared, mine, data.with_added_logits(self.model, shared.g))
 
     def train_global(self, w: Tensor, g: Tensor, data: ClientData) -> Tensor:

@@ -36,7 +36,7 @@ class Mine(NamedTuple):
     w: Annotated[Tensor, WHOLE]
 
 
-class Note(NamedTuple):
+class Message(NamedTuple):
     """What the server addresses to one participant: the mean of all models that is its own."""
     # (d,) u_i, the client's own mean of all models
     u: Annotated[Tensor, WHOLE]
@@ -69,19 +69,19 @@ class FedAMP(Method):
     def init(self, n: int) -> tuple[Nothing, Mine]:
         return Nothing(), Mine(self.model.start)
 
-    def message_template(self) -> Note:
-        return Note(self.model.start)
+    def message_template(self) -> Message:
+        return Message(self.model.start)
 
     def check(self, train: TrainSettings) -> None:
         if train.optimizer == "sgd" and train.lr * self.pull >= 1:
             raise BadInput(f"method.pull = {self.pull}: with train.lr = {train.lr} each step would go all the way to "
                            f"u_i, or past it; pull must be below 1 / lr = {1 / train.lr:.3g}")
 
-    def messages(self, shared: Nothing, mine: RowsByField, who: Participants) -> Note:
+    def messages(self, shared: Nothing, mine: RowsByField, who: Participants) -> Message:
         origin = None if self.form == "heuristic" else self.model.start
         xi = self.compute_attention(mine.w.gram(origin, blocks=self.model.trainable))
         who.log(own_weight=float(xi.diagonal().mean()))
-        return Note(mine.w.mix(xi[torch.as_tensor(who.ids)]))
+        return Message(mine.w.mix(xi[torch.as_tensor(who.ids)]))
 
     def compute_attention(self, gram: Tensor) -> Tensor:
         """Return xi (n, n) from the inner products of all models; every row adds up to 1."""

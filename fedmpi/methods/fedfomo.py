@@ -51,7 +51,7 @@ class Mine(NamedTuple):
     before: Annotated[Tensor, WHOLE]
 
 
-class Note(NamedTuple):
+class Message(NamedTuple):
     """What the server addresses to one participant: the models that it downloads."""
     # (M, d) the models that the client is sent
     models: Annotated[Tensor, WHOLE]
@@ -79,8 +79,8 @@ class FedFomo(Method):
     def init(self, n: int) -> tuple[Shared, Mine]:
         return Shared(torch.eye(n)), Mine(self.model.start, self.model.start)
 
-    def message_template(self) -> Note:
-        return Note(self.model.start.repeat(self.M, 1))
+    def message_template(self) -> Message:
+        return Message(self.model.start.repeat(self.M, 1))
 
     def choose_models(self, shared: Shared, who: Participants) -> np.ndarray:
         """Return the clients whose models each participant is sent, (participants, M)."""
@@ -99,8 +99,8 @@ class FedFomo(Method):
             found.append(next(j for j in (shuffled if explore else best) if j not in found))
         return np.array(found + [i] * (self.M - len(found)))
 
-    def messages(self, shared: Shared, mine: RowsByField, who: Participants) -> Note:
-        return Note(mine.w.mix(np.eye(len(shared.affinity))[self.choose_models(shared, who)]))
+    def messages(self, shared: Shared, mine: RowsByField, who: Participants) -> Message:
+        return Message(mine.w.mix(np.eye(len(shared.affinity))[self.choose_models(shared, who)]))
 
     def client(self, shared: Shared, mine: Mine, data: ClientData) -> tuple[Mine, Up]:
         train = data.subset(1 - self.held_out, HELD_OUT_STREAM, fixed=True)

@@ -26,7 +26,7 @@ from fedmpi.models.tables import table_row
 from fedmpi.settings import Ge, ModelCount
 
 # Keeps this use of the seed apart from others
-FIRST = 0x6200
+GROUPING_STREAM = 0x6200
 
 
 class Shared(NamedTuple):
@@ -63,7 +63,7 @@ class FedGroup(Method):
         return Shared(models, torch.zeros_like(models), torch.zeros(n, dtype=torch.int64)), Nothing()
 
     def warm_up_participants(self, n: int, seed: int) -> np.ndarray:
-        generator = np.random.default_rng((seed, FIRST))
+        generator = np.random.default_rng((seed, GROUPING_STREAM))
         return np.sort(generator.choice(n, min(n, self.first * self.K), replace=False))
 
     def find_group(self, shared: Shared, data: ClientData) -> Tensor:
@@ -91,7 +91,8 @@ class FedGroup(Method):
         # Eigenvalues ascend
         values, vectors = map(torch.from_numpy, decompose_symmetric(gram.numpy()))
         along = vectors[:, -self.K:] * values[-self.K:].clamp(min=0).sqrt()
-        return kmeans(along / gram.diagonal().sqrt().clamp(min=1e-300)[:, None], self.K, None, (seed, FIRST)).labels
+        cosines = along / gram.diagonal().sqrt().clamp(min=1e-300)[:, None]
+        return kmeans(cosines, self.K, None, (seed, GROUPING_STREAM)).labels
 
     def server(self, shared: Shared, up: RowsByField, who: Participants) -> Shared:
         if who.round < 0:

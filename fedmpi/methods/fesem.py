@@ -102,7 +102,7 @@ class FeSEM(Method):
         j = table_row(shared.of, data.id)
         return torch.where(j >= 0, table_row(shared.w, j.clamp(min=0)), shared.w.mean(0)), j >= 0
 
-    def began(self, shared: Shared, mine: Mine | Nothing, up: Up, data: ClientData) -> Tensor:
+    def find_start_model(self, shared: Shared, mine: Mine | Nothing, up: Up, data: ClientData) -> Tensor:
         """Return the model that a client's local training began from."""
         return mine.theta if isinstance(mine, Mine) else self.find_centre(shared, data)[0]
 

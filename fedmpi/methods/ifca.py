@@ -81,7 +81,7 @@ class IFCA(Method):
             data, net = data.with_features(self.model.base, shared.phi), self.model.head
         return find_lowest(torch.stack([data.mean_loss(net, part) for part in shared.parts]))
 
-    def began(self, shared: Shared, mine: Nothing, up: Up, data: ClientData) -> Tensor:
+    def find_start_model(self, shared: Shared, mine: Nothing, up: Up, data: ClientData) -> Tensor:
         """Return the model that a client's local training began from."""
         return self.model.join(shared.phi, table_row(shared.parts, up.z))
 

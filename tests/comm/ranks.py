@@ -67,7 +67,7 @@ class Up(NamedTuple):
     twice: torch.Tensor
 
 
-class Note(NamedTuple):
+class Message(NamedTuple):
     one: torch.Tensor
     two: torch.Tensor
 
@@ -88,7 +88,7 @@ class Echo(Method):
         return mine, Up(data.x[0, :3] * 0 + 1, data.x[0].clone(), *(data.message or self.message_template()))
 
     def message_template(self):
-        return Note(torch.zeros(D), torch.zeros(2, 16))
+        return Message(torch.zeros(D), torch.zeros(2, 16))
 
 
 class Rows:

@@ -141,14 +141,14 @@ def test_those_who_do_not_take_part_keep_theirs():
     assert [torch.equal(run.mine(i).statistics, before[i]) for i in range(4)] == [i not in who for i in range(4)]
 
 
-class Note(NamedTuple):
+class Message(NamedTuple):
     models: Annotated[torch.Tensor, WHOLE]
     other: torch.Tensor
 
 
 def test_what_is_addressed_to_a_client_carries_its_own_statistics():
     kept, row = lab("fedavg").method, torch.arange(24.)
-    note = Note(kept.model.start.repeat(3, 1), torch.ones(7))
+    note = Message(kept.model.start.repeat(3, 1), torch.ones(7))
     data = kept._addressed(dataclasses.replace(data_of(), message=note), row)
     assert all(torch.equal(batchnorm.gather_statistics(w, kept.model.buffers), row) for w in data.message.models)
     assert data.message.other is note.other and kept._addressed(data_of(), row).message is None

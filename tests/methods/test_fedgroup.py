@@ -10,7 +10,7 @@ from sklearn.metrics import adjusted_rand_score
 from fedmpi.config.schema import resolve
 from fedmpi.data.federation import Federation, prepare_federation
 from fedmpi.engines.vmap import Vmap
-from fedmpi.methods.fedgroup import FIRST
+from fedmpi.methods.fedgroup import GROUPING_STREAM
 from tests.federations import Lab, apart, method
 from tests.methods.plain import ROUNDS, again, digits, mlp, near
 
@@ -26,12 +26,12 @@ def unit(v):
 def written(ref, K, first):
     """Return models, mean updates and every client's group."""
     seed, start = ref.config.seed, ref.start
-    ids = np.random.default_rng((seed, FIRST)).choice(len(ref.data), min(len(ref.data), K * first), replace=False)
-    ids = sorted(ids.tolist())
+    generator = np.random.default_rng((seed, GROUPING_STREAM))
+    ids = sorted(generator.choice(len(ref.data), min(len(ref.data), K * first), replace=False).tolist())
     dW = torch.stack([ref.sgd(start, ref.batches(i, -1), 0) - start for i in ids])
     V = torch.linalg.svd(dW.double(), full_matrices=False).Vh[:K]
     edc = np.array([[float(unit(d.double()) @ v) for v in V] for d in dW])
-    state = int(np.random.SeedSequence((seed, FIRST)).generate_state(1)[0])
+    state = int(np.random.SeedSequence((seed, GROUPING_STREAM)).generate_state(1)[0])
     found = KMeans(K, n_init=1, random_state=state).fit(edc[:, ::-1]).labels_
     group = dict(zip(ids, found.tolist(), strict=True))
     of = [[i for i in ids if group[i] == g] for g in range(K)]

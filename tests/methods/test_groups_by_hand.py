@@ -143,7 +143,7 @@ def test_a_client_of_ifca_takes_the_cluster_of_least_loss():
     mine, sent = m.client(shared, "kept", client)
     assert mine == "kept" and int(sent.z) == 1 and sent.w.tolist() == [2., 3., 4.]
     assert m.personal(shared, None, client).tolist() == parts[1]
-    assert m.began(shared, None, sent._replace(z=torch.tensor(2)), client).tolist() == parts[2]
+    assert m.find_start_model(shared, None, sent._replace(z=torch.tensor(2)), client).tolist() == parts[2]
     m = bare("ifca", network([0., 0., 0.], phi=1), k=3, shared_body=True)
     shared = state("ifca", phi=[5.], parts=[[9., 9.], [1., 2.], [3., 4.]])
     client = Client(step=[0., 0., 0.], loss=lambda w: -float(w.sum()))

@@ -51,7 +51,7 @@ def test_fedamp_addresses_participants_and_pulls_them():
     note, xi = m.messages(None, SimpleNamespace(w=rows), turn), m.compute_attention(rows.gram())
     same(note.u, xi[[0, 2]].tolist())
     assert turn.facts == {"own_weight": pytest.approx(float(xi.trace()) / 3)}
-    client = Client(step=1., message=state("fedamp", "Note", u=[7.]))
+    client = Client(step=1., message=state("fedamp", "Message", u=[7.]))
     mine, sent = m.client(None, state("fedamp", "Mine", w=[2.]), client)
     (_, told), = client.calls
     assert mine.w.tolist() == [3.] and not sent and told["pull"][0][0].tolist() == [7.]
@@ -62,7 +62,7 @@ def fomo(losses, models, step=0., w=(0., 0.)):
     """A client that trained from 0 and is now at `w`, and whose loss is given for every model."""
     def loss(w):
         return losses[tuple(round(v, 4) for v in w.tolist())]
-    client = Client(step=step, loss=loss, message=state("fedfomo", "Note", models=models))
+    client = Client(step=step, loss=loss, message=state("fedfomo", "Message", models=models))
     own = state("fedfomo", "Mine", w=list(w), before=[0., 0.])
     mine, sent = bare("fedfomo", network([0., 0.])).client(None, own, client)
     same(mine.w - mine.before, [step, step])

@@ -118,7 +118,7 @@ def test_k_means_is_seeded_by_the_words_it_is_given(monkeypatch):
 
 def test_uses_of_the_seed_are_kept_apart():
     """Equal constants would give equal draws; for example, those who are lost would be those who were asked."""
-    homes = {"fedgroup": "FIRST", "lcfed": "SAMPLE_STREAM", "fedfomo": "CHOICE_STREAM"}
+    homes = {"fedgroup": "GROUPING_STREAM", "lcfed": "SAMPLE_STREAM", "fedfomo": "CHOICE_STREAM"}
     found = [getattr(__import__(registry.find_class("methods", name).__module__, fromlist=["x"]), constant)
              for name, constant in homes.items()]
     found += [sampling.PARTICIPANTS_STREAM, faults.DROPS_STREAM, faults.ATTACKERS_STREAM]
