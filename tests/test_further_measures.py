@@ -7,7 +7,7 @@ import pytest
 import fedmpi
 from fedmpi.commands.compare import compare_runs
 from fedmpi.errors import BadInput
-from fedmpi.report import results, tables
+from fedmpi.report import measure_names, results, tables
 from fedmpi.storage.history import read_history
 from tests.own_code.modules import write
 
@@ -55,7 +55,7 @@ def test_compare_shows_them_beside_the_fairness(runs, monkeypatch):
     result = fedmpi.load_result(runs[0]).values
     rows = [" ".join(line.split()) for line in text.splitlines()]
     gini, variance = 100 * result["accuracy_gini"], 1e4 * result["accuracy_variance"]
-    assert f"Gini coefficient of accuracies {gini:.2f} {gini:.2f}" in rows
+    assert f"Gini coefficient of accuracies, % {gini:.2f} {gini:.2f}" in rows
     assert f"variance of accuracies (%^2) {variance:.3f} {variance:.3f}" in rows
     assert f"auc, mean of the clients {result['auc_mean']:.4g} -" in rows and "…" not in text
 
@@ -67,7 +67,7 @@ def test_a_report_has_a_table_of_each(runs):
     value = fedmpi.load_result(runs[0]).values
     assert [cell.mean for cell in cells] == pytest.approx(
         [100 * value["auc_mean"], 100 * value["calibration_error_mean"], value["share_right_mean"]])
-    assert tables.find_factor("accuracy_variance") == 1e4 and tables.find_factor("auc_undefined") == 1
+    assert measure_names.find_factor("accuracy_variance") == 1e4 and measure_names.find_factor("auc_undefined") == 1
 
 
 def test_the_page_is_the_same_column_with_and_without_them(bench, runs):

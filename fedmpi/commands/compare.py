@@ -23,14 +23,16 @@ COMPARED_UNITS = {
     CLASSIFICATION: "accuracy (mean and worst tenth of the clients) and F1 in %",
     REGRESSION: "MSE: squared error (mean and worst tenth of the clients); MAE: absolute error"}
 # The same of the second table; further measures follow. A variance of percentages is 10^4 times that of shares.
-FAIRNESS = (("accuracy_gini", "Gini coefficient of accuracies", 100),
+FAIRNESS = (("accuracy_gini", "Gini coefficient of accuracies, %", 100),
             ("accuracy_variance", "variance of accuracies (%^2)", 10_000),
-            ("mse_gini", "Gini coefficient of squared errors", 100), ("mse_variance", "variance of squared errors", 1))
+            ("mse_gini", "Gini coefficient of squared errors, %", 100),
+            ("mse_variance", "variance of squared errors", 1))
 NEWCOMERS_MEASURES = (("accuracy_new_clients", "accuracy of new clients, %", 100),
                       ("f1_new_clients", "F1 of new clients, %", 100),
                       ("mse_new_clients", "squared error of new clients", 1),
                       ("mae_new_clients", "absolute error of new clients", 1),
                       ("loss_new_clients", "loss of new clients", 1))
+NO_COMMON_ROUND = "no round was evaluated by both"
 # rounds in the table, with the last one among them
 ROUNDS_SHOWN = 12
 
@@ -44,13 +46,17 @@ def compare_runs(first: Path, second: Path) -> str:
                 for folder, outcome, samples in zip((first, second), found, read_sample_hashes(found), strict=True)]
     heading = format_pairs([("A", f"{first}: {describe_outcome(found[0])}"),
                             ("B", f"{second}: {describe_outcome(found[1])}")])
-    task = find_task(found[0].evaluated[-1] if found[0].evaluated else ())
+    tasks = [find_task(outcome.evaluated[-1]) for outcome in found if outcome.evaluated]
+    if len(set(tasks)) == 2:
+        raise BadInput(f"{first} and {second}: one has learned classes and the other numbers, so no table can hold "
+                       "both; look at each with `fedmpi report`")
+    task = tasks[0] if tasks else CLASSIFICATION
     table = compare_rounds(found[0].evaluated, found[1].evaluated, COMPARED_MEASURES[task])
     accepted = [f"{name}: {line}" for name, outcome in zip("AB", found, strict=True)
                 for line in run_status.list_accepted_changes(outcome)]
     asked = [name for values in settings for name in run_status.list_further_measures(values)]
     more = compare_further(found[0].evaluated, found[1].evaluated, list(dict.fromkeys(asked)))
-    tables = [table, COMPARED_UNITS[task], *more]
+    tables = [table, *[COMPARED_UNITS[task]] * (table != NO_COMMON_ROUND), *more]
     return "\n\n".join([heading, compare_settings(settings), *accepted, *tables, compare_digests(*found)])
 
 
@@ -95,7 +101,7 @@ def compare_rounds(first: list[JsonObject], second: list[JsonObject],
     a, b = ({line["round"]: line for line in lines} for lines in (first, second))
     rounds = sorted(a.keys() & b.keys())
     if not rounds:
-        return "no round was evaluated by both"
+        return NO_COMMON_ROUND
     parts = min(ROUNDS_SHOWN, len(rounds))
     shown = [rounds[len(rounds) * (i + 1) // parts - 1] for i in range(parts)]
     heads = ["round", *(f"{name} {which}" for _, name, _ in measures for which in "AB")]

@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeVar
 from fedmpi.errors import BadInput
 from fedmpi.json_values import JsonObject
 from fedmpi.report import gpu_day
+from fedmpi.report.escapes import escape_markdown
 from fedmpi.storage.atomic import report_failed_writes
 
 Key = TypeVar("Key")
@@ -47,7 +48,7 @@ def day_to_markdown(book: JsonObject) -> str:
     """Return all tables."""
     parts = ["\n".join(f"- {line}" for line in describe_machine(book))]
     for grid in list_grids(book):
-        rows = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in grid.rows]
+        rows = ["| " + " | ".join(" ".join(escape_markdown(cell).split()) for cell in row) + " |" for row in grid.rows]
         parts.append("\n".join([f"**{grid.title}**", "", "| " + " | ".join(grid.header) + " |",
                                 "|" + "---|" * len(grid.header), *rows]))
     return "\n\n".join(parts) + "\n"
@@ -286,8 +287,7 @@ def write_day(paths: list[Path], to: Path) -> Path:
 
 
 def read_days(paths: list[Path]) -> JsonObject:
-    """Return the joined book of days with a GPU. Raises BadInput if a table cannot be made of one, since a value in it
-    is not what such a day writes."""
+    """Return the joined book of days with a GPU. Raises BadInput for a value that no such day writes."""
     books = [gpu_day.load_book(path) for path in paths]
     for path, book in zip(paths, books, strict=True):
         try:

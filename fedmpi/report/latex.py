@@ -3,13 +3,8 @@ from __future__ import annotations
 
 import re
 
+from fedmpi.report.escapes import escape_latex
 from fedmpi.report.tables import UNFINISHED, UNSPLIT, Table
-
-# Without its package fontenc, LaTeX shows <, > and | as inverted marks and a dash.
-LATEX_COMMANDS = {**{character: f"\\{character}" for character in "#$%&_{}"},
-                  "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
-                  "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", "±": r"$\pm$",
-                  "‡": r"$^{\ddagger}$"}
 
 
 def to_latex(table: Table, caption: str) -> str:
@@ -28,7 +23,8 @@ def to_latex(table: Table, caption: str) -> str:
             if table.is_best(row, c):
                 shown[0] = rf"$\mathbf{{{shown[0].strip('$')}}}$"
             cell = table.cells[row, c]
-            marks = (r"$^{*}$" * bool(cell.missing) + r"$^{\dagger}$" * cell.unsplit + r"$^{\ddagger}$" * cell.longer)
+            marks = (r"$^{*}$" * bool(cell.missing) + r"$^{\dagger}$" * cell.unsplit + r"$^{\ddagger}$" * cell.longer
+                     + r"$^{\S}$" * bool(cell.undefined))
             line += [shown[0] + marks, *shown[1:]]
         lines.append(" & ".join(line) + r" \\")
     if table.tau:
@@ -49,8 +45,3 @@ def write_math(text: str) -> str:
         return escape_latex(text)
     text = re.sub(r"e\+?(-?)0*(\d+)", r" \\cdot 10^{\1\2}", text)
     return "$" + text.replace("±", r"\pm").replace(",", "{,}") + "$"
-
-
-def escape_latex(text: str) -> str:
-    """Return a text for LaTeX."""
-    return "".join(LATEX_COMMANDS.get(character, character) for character in text)

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 # Settings that do not tell runs apart, beside those with which a run can be continued and that change no table.
 ASIDE = ("seed", "engine", "evaluate.measures")
 METHOD = "method."
+# settings of the data that change no client's samples
+WHERE_DATA_LIE = ("data.root", "data.cache")
 
 
 @dataclass
@@ -85,6 +87,15 @@ class ReportRun:
             return str(flatten_settings(run_status.read_settings(self.folder)).get("evaluate.on", "test"))
         except BadInput:
             return "test"
+
+    @cached_property
+    def data_settings(self) -> JsonObject:
+        """The settings that say which samples each client has; {} if they cannot be read."""
+        try:
+            return {name: value for name, value in flatten_settings(run_status.read_settings(self.folder)).items()
+                    if name.startswith("data.") and name not in WHERE_DATA_LIE}
+        except BadInput:
+            return {}
 
     @cached_property
     def last_measures(self) -> np.ndarray | None:

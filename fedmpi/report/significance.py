@@ -11,21 +11,25 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedmpi.report.results import Results
-from fedmpi.report.tables import escape_markdown
+from fedmpi.report.escapes import escape_markdown
+from fedmpi.report.results import ReportRun, Results
 from fedmpi.task import CLASSIFICATION, Task, find_task
 
 # With fewer pairs no difference can reach p = .05 (two-sided).
 MIN_PAIRS = 6
+# With more pairs p is computed by the normal approximation, which is good for so many.
+MAX_EXACT_PAIRS = 200
 # Digits after the point of differences of accuracies; errors are divided by their typical size.
 DIFFERENCE_DIGITS = 12
 # level of the critical difference
 LEVEL = .05
 TEST_COLUMNS = ("points", "better / worse clients", "p over clients", "p over seeds")
-TESTS_EXPLAINED = ("Wilcoxon's signed-rank tests against the row named at the head, which is the job's `baseline` or "
-                   "else the best row, on accuracies (or errors) after the last round, Holm-corrected over the rows. "
-                   "Clients of a run share data and models, so p over clients is a hint; "
-                   f"p over seeds counts a run once, and needs {MIN_PAIRS} seeds.")
+TESTS_EXPLAINED = ("Wilcoxon's signed-rank tests against the row named at the head, on accuracies (or errors) after "
+                   "the last round, Holm-corrected over the rows. Clients of a run share data and models, so p over "
+                   "clients is a hint; p over seeds counts a run once, and with the number of rows here it can fall "
+                   "below .05 from {seeds} seeds on.")
+BEST_ROW_EXPLAINED = ("The row at the head is the best of its column. It was chosen by these numbers, so p is too "
+                      "small here; name a `baseline` in the job to avoid that.")
 
 
 class RowTest(NamedTuple):
@@ -49,6 +53,8 @@ class Comparison(NamedTuple):
     reference: str
     tests: list[RowTest]
     task: Task = CLASSIFICATION
+    # whether the job names the reference as its baseline; else it is the best row
+    is_baseline: bool = True
 
     @property
     def heads(self) -> tuple[str, ...]:
@@ -75,6 +81,11 @@ class MeanRanks(NamedTuple):
         return float(studentized_range.ppf(1 - LEVEL, k, np.inf)) / math.sqrt(2) * math.sqrt(
             k * (k + 1) / (6 * self.blocks))
 
+    @property
+    def can_differ(self) -> bool:
+        """Whether the first and the last of so many rows could differ at LEVEL: with few blocks no rows can."""
+        return self.critical_difference < len(self.rows) - 1
+
 
 def compare_column(results: Results, column: str) -> Comparison | None:
     """Return the tests of a column; None if fewer than two rows have finished runs."""
@@ -83,12 +94,28 @@ def compare_column(results: Results, column: str) -> Comparison | None:
     if len(clients) < 2:
         return None
     reference = results.baseline if results.baseline in clients else find_best_row(clients)
-    found = [compare_rows(row, clients[row], clients[reference], results.task) for row in clients if row != reference]
+    runs = {row: {run.seed: run for run in results.of(row, column)} for row in clients}
+    found = []
+    for row in clients:
+        if row != reference:
+            same = {seed: values for seed, values in clients[row].items() if seed in runs[reference]
+                    and has_same_samples(runs[row][seed], runs[reference][seed])}
+            found.append(compare_rows(row, same, clients[reference], results.task))
     over_clients = correct_by_holm([test.p_clients for test in found])
     over_seeds = correct_by_holm([test.p_seeds for test in found])
     return Comparison(column, reference, [test._replace(p_clients=a, p_seeds=b)
                                           for test, a, b in zip(found, over_clients, over_seeds, strict=True)],
-                      results.task)
+                      results.task, reference == results.baseline)
+
+
+def has_same_samples(run: ReportRun, other: ReportRun) -> bool:
+    """Say whether the clients of two runs of one seed hold the same samples, so that they are pairs: by the hash of
+    their federation, or by their settings of the data where a run of an older version has no hash."""
+    hashes = [(one.outcome.result or {}).get("federation") for one in (run, other)]
+    if all(hashes):
+        return bool(hashes[0] == hashes[1])
+    return all(run.data_settings[name] == other.data_settings[name]
+               for name in run.data_settings.keys() & other.data_settings.keys())
 
 
 def find_best_row(clients: dict[str, dict[int, np.ndarray]]) -> str:
@@ -146,13 +173,25 @@ def round_noise(numbers: np.ndarray, size: float) -> np.ndarray:
 
 def compute_wilcoxon_p(differences: np.ndarray) -> float | None:
     """Return the two-sided p of Wilcoxon's test that differences are symmetric about 0; None for too few of them.
-    Zeros take part in the ranking (Pratt)."""
+
+    Zeros take part in the ranking (Pratt), and equal differences share their mean rank. Up to MAX_EXACT_PAIRS p is
+    exact: the share of all choices of signs whose sum of ranks is as far from its mean."""
     if len(differences) < MIN_PAIRS:
         return None
-    if not differences.any():
-        return 1.
-    from scipy.stats import wilcoxon
-    return float(wilcoxon(differences, zero_method="pratt").pvalue)
+    from scipy.stats import rankdata, wilcoxon
+    if len(differences) > MAX_EXACT_PAIRS and differences.any():
+        return float(wilcoxon(differences, zero_method="pratt").pvalue)
+    # twice the ranks, which are whole numbers
+    ranks = np.rint(2 * rankdata(np.abs(differences))).astype(int)
+    signed = ranks[differences != 0]
+    total = int(signed.sum())
+    chances = np.zeros(total + 1)
+    chances[0] = 1
+    for rank in signed.tolist():
+        chances[rank:] = (chances[rank:] + chances[:total + 1 - rank]) / 2
+        chances[:rank] /= 2
+    distance = abs(2 * int(ranks[differences > 0].sum()) - total)
+    return min(1., float(chances[np.abs(2 * np.arange(total + 1) - total) >= distance].sum()))
 
 
 def correct_by_holm(values: Sequence[float | None]) -> list[float | None]:
@@ -168,13 +207,13 @@ def correct_by_holm(values: Sequence[float | None]) -> list[float | None]:
 
 def rank_rows(results: Results) -> MeanRanks | None:
     """Return the mean ranks of the rows by accuracy after the last round, over all columns and seeds in which every
-    row is finished; None for fewer than three rows or two such blocks. Rows that are finished everywhere, and have no
-    accuracy anywhere, are left out."""
+    row is finished; None for fewer than three rows or two such blocks. Variants of a row are left out, so that a method
+    counts once, and so are rows that are finished everywhere and have no accuracy anywhere."""
     from scipy.stats import rankdata
     found = {row: {column: collect_accuracies_by_seed(results, row, column) for column in results.columns}
              for row in results.rows}
-    rows = [row for row in results.rows if any(found[row].values())
-            or not all(run.outcome.result for run in results.runs if run.row == row)]
+    rows = [row for row in results.rows if row not in results.variants
+            and (any(found[row].values()) or not all(run.outcome.result for run in results.runs if run.row == row))]
     places = [(column, seed) for column in results.columns for seed in results.seeds]
     blocks = [[-np.nanmean(found[row][column][seed]) for row in rows] for column, seed in places
               if all(seed in found[row][column] for row in rows)]
@@ -194,7 +233,16 @@ def tests_to_markdown(found: list[Comparison]) -> str:
         for row, *numbers in comparison.texts:
             lines.append(f"| {' | '.join([escape_markdown(row), *numbers])} |")
         lines.append("")
-    return "\n".join([*lines, TESTS_EXPLAINED, ""]) if lines else ""
+    return "\n".join([*lines, explain_tests(found), ""]) if lines else ""
+
+
+def explain_tests(found: list[Comparison]) -> str:
+    """Return what is to be known of the tests: how they are made, and from how many seeds on p over seeds can be small
+    with as many rows as the largest of these columns has."""
+    rows = max((len(comparison.tests) for comparison in found), default=1)
+    seeds = max(MIN_PAIRS, math.floor(math.log2(2 * rows / LEVEL)) + 1)
+    return " ".join([TESTS_EXPLAINED.format(seeds=seeds),
+                     *[BEST_ROW_EXPLAINED] * any(not comparison.is_baseline for comparison in found)])
 
 
 def format_test(test: RowTest, task: Task = CLASSIFICATION) -> list[str]:

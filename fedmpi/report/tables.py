@@ -12,25 +12,17 @@ from fedmpi.engines.step_counter import KINDS
 from fedmpi.errors import BadInput
 from fedmpi.json_values import JsonObject
 from fedmpi.report import steps
+from fedmpi.report.escapes import escape_markdown
 from fedmpi.report.length import LENGTH_EXPLAINED, Length, find_length, show_length
+from fedmpi.report.measure_names import BETTER, COSTS, ERRORS, find_factor, is_named
 from fedmpi.report.results import Results
-
-# Of each name in these tuples, endings behind a `_` count, too: `accuracy` stands for `accuracy_mean` as well.
-# Error measures, which may be of any size.
-ERRORS = ("mse", "mae")
-# measures of which the largest value is the best, and those of which the smallest is
-BETTER = ("accuracy", "f1", "ari", "purity", "auc", "balanced_accuracy")
-COSTS = ("accuracy_std", "accuracy_variance", "accuracy_gini", "calibration_error", "f1_std", "best_round",
-         "chosen_round", "rounds", "seconds", "T_comp", "T_comm", "E_comp", "E_comm", "mib", "bytes", "distance",
-         "loss", "iterations", "idle", "imbalance", *ERRORS)
-# measures that are shares
-IN_PERCENT = ("accuracy", "f1", "auc", "balanced_accuracy", "calibration_error")
 
 PERCENT_FORM, ERROR_FORM = ".2f", ".4g"
 # significant digits of a mean
 MEAN_DIGITS = 12
 VARIANT_EXPLAINED = "variants, which have the published number of another row and do not count in the order"
 LONGER = "a finished run has more rounds than the job asks for, so the seeds of a cell may differ in rounds"
+UNDEFINED = "a finished run has no number of this measure, and the mean leaves it out"
 UNFINISHED, UNSPLIT = "not all seeds are finished", "clusters were never split: FedAvg with a plain mean"
 
 
@@ -52,6 +44,8 @@ class Cell(NamedTuple):
     length: Length | None = None
     # a run has more rounds than are asked for
     longer: bool = False
+    # finished seeds whose measure has no number, while others have one
+    undefined: int = 0
 
     @property
     def mean(self) -> float:
@@ -135,8 +129,11 @@ class Table(NamedTuple):
         told = [f"{row} (of {base})" for row, base in self.variants.items()]
         longer = [row if column == "result" else f"{row} ({column})" for (row, column), cell in self.cells.items()
                   if cell.longer]
+        without = [row if column == "result" else f"{row} ({column})" for (row, column), cell in self.cells.items()
+                   if cell.undefined]
         return [*steps.list_notes(self), *[LENGTH_EXPLAINED] * bool(self.measured),
                 *[f"‡ {LONGER}: {', '.join(longer)}"] * bool(longer),
+                *[f"§ {UNDEFINED}: {', '.join(without)}"] * bool(without),
                 *[f"{VARIANT_EXPLAINED}: {', '.join(told)}"] * bool(told)]
 
 
@@ -157,7 +154,7 @@ def make_table(results: Results, measure: str, published: JsonObject) -> Table:
             runs = results.of(row, column)
             found = [run.outcome.result for run in runs]
             values = [find_factor(measure) * r[measure] for r in found if r and r.get(measure) is not None]
-            missing = len(found) - len(values) if values else found.count(None)
+            missing = found.count(None)
             # A finished run may lack the measure, since not every method has it.
             clusters = [r["clusters_found"] for r in found if r and "clusters_found" in r]
             known = split_published((published.get(row) or {}).get(column))
@@ -165,7 +162,8 @@ def make_table(results: Results, measure: str, published: JsonObject) -> Table:
                                       steps.compute_mean_steps_of_cell(found),
                                       ERROR_FORM if is_named(measure, ERRORS) else PERCENT_FORM,
                                       find_length(found, results.published_rounds.get(row)) if known else None,
-                                      any(run.is_longer for run in runs))
+                                      any(run.is_longer for run in runs),
+                                      len(found) - missing - len(values) if values else 0)
     return fill_table(measure, results.rows, results.columns, cells, {
         row: base for row, base in results.variants.items() if row in published})
 
@@ -183,19 +181,6 @@ def refuse_unknown_measure(measure: str, found: list[JsonObject], more: bool = F
     if any(isinstance(result.get(measure), list | dict | str) for result in found):
         raise BadInput(f"measure {measure!r}: it is not a number, which a table needs"
                        + (", and every table shows the steps" if measure.startswith("steps") else ""))
-
-
-def find_factor(measure: str) -> int:
-    """Return what a measure is multiplied by: shares are shown in percent, and variances of shares in percent squared.
-    """
-    if is_named(measure, ("accuracy_variance",)):
-        return 10_000
-    return 100 if is_named(measure, IN_PERCENT) and "_undefined" not in measure else 1
-
-
-def is_named(measure: str, names: tuple[str, ...]) -> bool:
-    """Say whether a measure has one of these names, alone or with an ending: `ari`, but not `arithmetic_error`."""
-    return any(measure == name or measure.startswith(f"{name}_") for name in names)
 
 
 def fill_table(measure: str, rows: list[str], columns: list[str], cells: dict[tuple[str, str], Cell],
@@ -255,7 +240,8 @@ def table_to_markdown(table: Table, by_kind: bool = True) -> str:
             line.append((f"**{measured}**" if table.is_best(row, c) else measured)
                         + (" *" if table.cells[row, c].missing else "")
                         + (" †" if table.cells[row, c].unsplit else "")
-                        + (" ‡" if table.cells[row, c].longer else ""))
+                        + (" ‡" if table.cells[row, c].longer else "")
+                        + (" §" if table.cells[row, c].undefined else ""))
             line += others
         lines.append(f"| {escape_markdown(row)} | " + " | ".join(line) + " |")
     lines += [line for note in table.notes() for line in ("", escape_markdown(note))]
@@ -277,11 +263,6 @@ def steps_to_markdown(table: Table) -> str:
         for row in table.rows
     ]
     return "\n".join(lines) + "\n"
-
-
-def escape_markdown(text: str) -> str:
-    """Return a text for Markdown, a cell of a table or another line, that shows tags as they are written."""
-    return text.replace("|", r"\|").replace("<", "&lt;")
 
 
 def to_csv(table: Table) -> str:

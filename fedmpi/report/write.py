@@ -13,8 +13,10 @@ from fedmpi.commands.planned_steps import steps_to_text
 from fedmpi.json_values import JsonObject
 from fedmpi.own_code.changes import list_code_differences
 from fedmpi.report import figures, latex, significance, tables
+from fedmpi.report.escapes import escape_markdown
 from fedmpi.report.figures.style import FIGURE_WIDTH_IN, FORMS, FORMS_FOR_PRINT, render
 from fedmpi.report.file_names import make_file_part
+from fedmpi.report.measure_names import find_factor
 from fedmpi.report.results import ReportRun, Results
 from fedmpi.storage.atomic import report_failed_writes
 from fedmpi.storage.run_status import list_accepted_changes
@@ -77,8 +79,8 @@ def write_pages(results: Results, found: list[Described], comparisons: list[sign
                 shown: list[PageFigure], to: Path) -> None:
     """Write the page and its Markdown, with the figures that are there."""
     tests = significance.tests_to_markdown(comparisons)
-    remarks = "".join(f"{tables.escape_markdown(line)}\n\n" for line in list_remarks(results))
-    write_text(to / "README.md", f"# {tables.escape_markdown(results.title)}\n\n`{results.command}`\n\n"
+    remarks = "".join(f"{escape_markdown(line)}\n\n" for line in list_remarks(results))
+    write_text(to / "README.md", f"# {escape_markdown(results.title)}\n\n`{results.command}`\n\n"
                + "".join(f"{what}\n\n{tables.table_to_markdown(table, by_kind=not i)}\n"
                          for i, (what, table) in enumerate(found))
                + (f"{tests}\n" if tests else "") + remarks
@@ -99,7 +101,7 @@ def render_page(results: Results, found: list[Described], comparisons: list[sign
                        trim_blocks=True, lstrip_blocks=True)
     return room.get_template("page.html").render(
         results=results, tables=found, figures=shown, version=__version__, steps_by_kind=steps_to_text,
-        remarks=list_remarks(results), comparisons=comparisons, meaning=significance.TESTS_EXPLAINED)
+        remarks=list_remarks(results), comparisons=comparisons, meaning=significance.explain_tests(comparisons))
 
 
 def list_remarks(results: Results) -> list[str]:
@@ -135,10 +137,10 @@ def describe_results(results: Results, table: tables.Table) -> str:
         lack = (f"no finished run has a number of it; {reached} rounds" if finished else
                 f"no run is finished yet; {reached} rounds so far")
         return f"{table.measure.replace('_', ' ').capitalize()}: {lack}."
-    percent = {100: "Percent: ", 10_000: "Percent squared: "}.get(tables.find_factor(table.measure), "")
+    percent = {100: "Percent: ", 10_000: "Percent squared: "}.get(find_factor(table.measure), "")
     return (f"{percent}{table.measure.replace('_', ' ')}, "
             + (f"mean ± standard deviation over {seeds} seeds" if counts[-1] > 1 else "one seed")
-            + f"; {reached} rounds.")
+            + f"; {reached} {'round' if reached == '1' else 'rounds'}.")
 
 
 def describe_repetition(run: ReportRun, kept: Iterable[str]) -> JsonObject:

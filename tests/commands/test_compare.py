@@ -106,3 +106,15 @@ def test_what_is_no_run_is_refused(tmp_path):
         compare_runs(tmp_path, tmp_path / ".." / tmp_path.name)
     with pytest.raises(BadInput, match="is not the folder of a run"):
         compare_runs(tmp_path, tmp_path / "none")
+
+
+def test_classes_and_targets_have_no_common_table(tmp_path):
+    runs = [made.run(tmp_path / name, lines=[{"round": 1, name: .5}]) for name in ("accuracy_mean", "mse_mean")]
+    with pytest.raises(BadInput, match="one has learned classes and the other numbers"):
+        compare_runs(*runs)
+
+
+def test_without_a_common_round_there_are_no_units(tmp_path, wide):
+    runs = [made.run(tmp_path / str(t), lines=lines([t])) for t in (1, 2)]
+    text = compare_runs(*runs)
+    assert "no round was evaluated by both" in text and "in %" not in text

@@ -226,6 +226,9 @@ def test_one_worker_has_no_idle_share(tmp_path):
     # A negative rest counts as 0.
     assert work.average_phases(run) == pytest.approx((.4, .2, 0, 0))
     assert len(work.draw_phases(Results("t", "c", ["a"], ["x"], [0], [run]), "x").axes) == 1
+    # Nor is so short a bar drawn.
+    short = ReportRun("a", "x", 0, made.run(tmp_path / "b", lines=[line | {"idle_share": .015}]))
+    assert len(work.draw_phases(Results("t", "c", ["a"], ["x"], [0], [short]), "x").axes) == 1
 
 
 def embedded(folder, finite):

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from fedmpi.cli import app
 from fedmpi.config.schema import to_plain
 from fedmpi.errors import BadInput
-from fedmpi.report import latex, tables
+from fedmpi.report import escapes, latex, tables
 from fedmpi.report.results import collect_folder_results
 from fedmpi.report.tables import Cell
 from fedmpi.storage import run_status
@@ -54,9 +54,9 @@ def test_the_table_in_latex(report):
     assert text.count(r"\mathbf{") >= 2 and r"Kendall's $\tau$" in text and r"$^{*}$ not all seeds" in text
     body = text.partition(r"\midrule")[2].partition(r"\midrule")[0].strip().splitlines()
     assert len(body) == 4 and all(line.count("&") - line.count(r"\&") == 6 for line in body)
-    assert latex.escape_latex("|a| < b > c") == (
+    assert escapes.escape_latex("|a| < b > c") == (
         r"\textbar{}a\textbar{} \textless{} b \textgreater{} c")
-    assert latex.escape_latex("a_b% #1 {x}~^\\") == (
+    assert escapes.escape_latex("a_b% #1 {x}~^\\") == (
         r"a\_b\% \#1 \{x\}\textasciitilde{}\textasciicircum{}\textbackslash{}")
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import scipy.stats
 
 from fedmpi.report import figures, significance
 from fedmpi.report.figures.ranks import draw_mean_ranks, list_groups
@@ -35,12 +36,57 @@ def test_holm_multiplies_the_smallest_the_most_and_keeps_the_order():
 
 
 def test_wilcoxons_p_of_six_pairs():
-    """All six have one sign, so p is 2 / 2^6. A zero has the lowest rank; then the normal approximation is used."""
+    """All six have one sign, so p is 2 / 2^6."""
     assert compute_wilcoxon_p(np.arange(1., 7)) == pytest.approx(2 / 64)
     assert compute_wilcoxon_p(np.arange(1., 6)) is None and compute_wilcoxon_p(np.zeros(6)) == 1
     assert compute_wilcoxon_p(np.array([1., 2, 3, 4, 5, -6])) == pytest.approx(compute_wilcoxon_p(-np.array([1., 2, 3,
                                                                                                              4, 5,
                                                                                                              -6])))
+
+
+def test_wilcoxons_p_is_exact_where_clients_tie():
+    """Four of 20 are better and 16 equal: all four signs agree in 2 of 16 cases. Five equal gains: 2 of 32. One: 1."""
+    assert compute_wilcoxon_p(np.array([.1, .2, .3, .4] + [0.] * 16)) == pytest.approx(1 / 8)
+    assert compute_wilcoxon_p(np.array([.1] * 5 + [0.] * 15)) == pytest.approx(1 / 16)
+    assert compute_wilcoxon_p(np.array([.1] + [0.] * 19)) == 1
+
+
+@pytest.mark.parametrize("pairs", [200, 201])
+def test_wilcoxons_p_of_many_pairs(pairs):
+    """Exact up to 200, then the normal approximation, which is near: the two must agree."""
+    differences = np.random.default_rng(3).normal(.12, 1, pairs)
+    exact = scipy.stats.wilcoxon(differences, method="exact").pvalue
+    found = compute_wilcoxon_p(differences)
+    near = scipy.stats.wilcoxon(differences).pvalue
+    assert found == pytest.approx(exact if pairs == 200 else near, rel=1e-9) and found == pytest.approx(exact, rel=.02)
+    assert exact != pytest.approx(near, rel=1e-4)
+
+
+def test_clients_with_other_samples_are_no_pairs(results, tmp_path):
+    """Rows of a job may change the data: their clients have the same numbers and other samples."""
+    def make(row, name, data, federation=None):
+        run = made.run(tmp_path / name, {"data": {"root": name} | data}, history={"round": [2], "accuracy": [OF[row]]},
+                       result={"ranks": 1} | ({"federation": federation} if federation else {}))
+        return ReportRun(row, "x", 0, run)
+    dirichlet = [{"clients": 6, "partition": {"name": "dirichlet", "beta": beta}} for beta in (.1, 10)]
+    results.seeds = [0]
+    results.runs = [make("A", "a", dirichlet[0]), make("B", "b", dirichlet[0]), make("C", "c", dirichlet[1])]
+    b, c = compare_column(results, "x").tests
+    assert b.worse == 6 and np.isnan(c.difference) and c.p_clients is None
+    # The hash of the samples decides where both runs have one; a setting that only one version has does not count.
+    results.runs = [make("A", "d", dirichlet[0], "1"), make("B", "e", dirichlet[0], "2"),
+                    make("C", "f", dirichlet[0] | {"task": "classification"})]
+    b, c = compare_column(results, "x").tests
+    assert np.isnan(b.difference) and (c.better, c.worse) == (1, 1)
+
+
+@pytest.mark.parametrize("rows, seeds", [(1, 6), (2, 7), (9, 9), (14, 10)])
+def test_the_seeds_that_p_over_seeds_needs(rows, seeds):
+    """With all seeds better, the smallest corrected p is rows * 2 / 2^seeds."""
+    tests = [significance.RowTest(str(i), 0., 0, 0, None, None) for i in range(rows)]
+    text = significance.explain_tests([significance.Comparison("x", "b", tests)])
+    assert f"from {seeds} seeds on" in text and "best of its column" not in text
+    assert rows * 2 / 2 ** seeds < .05 <= rows * 2 / 2 ** (seeds - 1) or seeds == 6
 
 
 def test_rows_are_tested_against_the_best_on_common_seeds(results):
@@ -53,7 +99,7 @@ def test_rows_are_tested_against_the_best_on_common_seeds(results):
     assert (c.row, c.better, c.worse) == ("C", 1, 1) and c.difference == pytest.approx(-100 / 60)
     text = significance.tests_to_markdown([found])
     assert "| x: against A | points |" in text and "| B | -3.50 | 0 / 12 | " in text
-    assert significance.TESTS_EXPLAINED in text
+    assert significance.explain_tests([found]) in text and "can fall below .05 from 7 seeds on. The row at" in text
     assert significance.tests_to_markdown([]) == ""
 
 
@@ -123,7 +169,31 @@ def test_mean_ranks_over_blocks_in_which_all_rows_are_finished(results, tmp_path
     assert ranks.blocks == 3 and ranks.means == pytest.approx([(1 + 1 + 1.5) / 3, (3 + 3 + 1.5) / 3, (2 + 2 + 3) / 3])
     axes, = draw_mean_ranks(results).axes
     assert {text.get_text() for text in axes.texts} == {"A (1.17)", "C (2.33)", "B (2.50)"}
-    assert "critical difference 1.91" in axes.get_xlabel()
+    assert "critical difference 1.91)" in axes.get_xlabel()
+    # a point for each row, and a bar over all three
+    assert [len(line.get_xdata()) for line in axes.lines] == [1, 1, 1, 2]
+    # names stand inside the frame
+    figure = axes.figure
+    figure.draw_without_rendering()
+    frame = axes.get_window_extent()
+    assert all(frame.x0 <= box.x0 and box.x1 <= frame.x1 and frame.y0 <= box.y0 and box.y1 <= frame.y1
+               for box in (text.get_window_extent() for text in axes.texts))
+
+
+def test_no_bar_joins_rows_that_no_result_could_tell_apart(results, tmp_path):
+    """Of two blocks and three rows the critical difference is 2.34, and the largest difference of mean ranks 2."""
+    rank_more_seeds(results, tmp_path)
+    results.seeds = [0, 2]
+    ranks = rank_rows(results)
+    assert ranks.blocks == 2 and not ranks.can_differ and ranks.critical_difference == pytest.approx(2.343, abs=1e-3)
+    axes, = draw_mean_ranks(results).axes
+    assert [len(line.get_xdata()) for line in axes.lines] == [1, 1, 1]
+    assert "2.34; too few for any difference to be significant)" in axes.get_xlabel()
+
+
+def test_a_variant_has_no_rank(results, tmp_path):
+    results.rows, results.variants = [*ROWS, "A2"], {"A2": "A"}
+    assert rank_more_seeds(results, tmp_path, A2=A).rows == ROWS
 
 
 def rank_more_seeds(results, folder, **last):

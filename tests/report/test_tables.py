@@ -5,7 +5,7 @@ import pytest
 
 from fedmpi.commands.planned_steps import steps_to_text
 from fedmpi.errors import BadInput
-from fedmpi.report import latex, length, steps, tables
+from fedmpi.report import latex, length, measure_names, steps, tables
 from fedmpi.report.results import ReportRun, Results
 from fedmpi.report.tables import Cell
 from tests.report import made
@@ -172,9 +172,10 @@ def test_steps_are_means_of_the_runs_that_finished_if_all_counted():
 
 
 @pytest.mark.parametrize("measures, wanted", [
-    ([.5, .6], ([50., 60.], 0)), ([.5, "none"], ([50.], 1)), (["none", "none"], ([], 0)), ([.5, None], ([50.], 1)),
-    ([None, None], ([], 2)), (["none", None], ([], 1)), ([0., 0.], ([0., 0.], 0))])
-def test_seeds_that_lack_a_number_are_missing_unless_the_method_has_no_such_number(tmp_path, measures, wanted):
+    ([.5, .6], ([50., 60.], 0, 0)), ([.5, "none"], ([50.], 0, 1)), (["none", "none"], ([], 0, 0)),
+    ([.5, None], ([50.], 1, 0)), ([None, None], ([], 2, 0)), (["none", None], ([], 1, 0)),
+    ([0., 0.], ([0., 0.], 0, 0))])
+def test_seeds_are_missing_if_not_finished_and_undefined_if_others_have_a_number(tmp_path, measures, wanted):
     """None stands for a run that is not finished, "none" for one whose result lacks the measure."""
     runs = []
     for seed, value in enumerate(measures):
@@ -184,7 +185,7 @@ def test_seeds_that_lack_a_number_are_missing_unless_the_method_has_no_such_numb
     made.run(tmp_path / "other", result={"f1_mean": .1})
     results = Results("t", "c", ["a", "b"], ["x"], [0, 1], [*runs, ReportRun("b", "x", 0, tmp_path / "other")])
     cell = tables.make_table(results, "f1_mean", {}).cells["a", "x"]
-    assert (cell.values, cell.missing) == wanted and cell.published is None
+    assert (cell.values, cell.missing, cell.undefined) == wanted and cell.published is None
 
 
 def test_a_measure_is_only_refused_once_all_runs_are_finished(tmp_path):
@@ -227,9 +228,10 @@ def test_the_best_is_the_most_or_the_least(best, measures):
 
 
 def test_shares_are_in_percent_and_nothing_else_is():
-    assert [tables.find_factor(m) for m in ("accuracy_mean", "f1_std", "seconds", "ari", "loss")] == [100, 100, 1, 1, 1]
+    named = ("accuracy_mean", "f1_std", "seconds", "ari", "loss")
+    assert [measure_names.find_factor(m) for m in named] == [100, 100, 1, 1, 1]
     named = ("f1", "f10", "accuracy_variances", "accuracy_variance")
-    assert [tables.find_factor(m) for m in named] == [100, 1, 100, 1e4]
+    assert [measure_names.find_factor(m) for m in named] == [100, 1, 100, 1e4]
 
 
 @pytest.mark.parametrize("pairs, tau", [
@@ -256,3 +258,12 @@ def test_what_was_published_may_have_a_spread():
     assert Cell([], 1, (3., .5)).texts() == ("-", "3.00 ± 0.50", "-")
     assert Cell([1.005, 2.995], 0, None).texts() == ("2.00 ± 1.41", "-", "-")
     assert Cell([4.], 0, (3., None)).texts() == ("4.00", "3.00", "+1.00")
+
+
+def test_a_finished_seed_without_a_number_has_a_mark_of_its_own():
+    """An undefined measure is not a seed that is still to be run."""
+    cells = {("a", "x"): tables.Cell([80.], 0, None, undefined=1), ("b", "x"): tables.Cell([70.], 1, None)}
+    table = tables.fill_table("auc_mean", ["a", "b"], ["x"], cells)
+    text, tex = tables.table_to_markdown(table), latex.to_latex(table, "t")
+    assert "| a | **80.00** § |" in text and "| b | 70.00 * |" in text and f"§ {tables.UNDEFINED}: a (x)" in text
+    assert r"$^{\S}$ &" not in tex and tex.count(r"$^{\S}$") == 2

@@ -9,7 +9,8 @@ import pytest
 
 from fedmpi.engines import batchnorm
 from fedmpi.models.build import build_model
-from fedmpi.report.tables import find_factor, split_published
+from fedmpi.report.measure_names import find_factor
+from fedmpi.report.tables import split_published
 from fedmpi.sweeps import job
 
 pytestmark = pytest.mark.slow("every job that comes with fedmpi")

@@ -39,13 +39,15 @@ def draw_accuracy_by_client(results: Results, column: str) -> Figure | None:
     found = [(row, values) for row in results.rows if len(values := collect_last_accuracies(results.of(row, column)))]
     if not found:
         return None
-    figure, scale = style.make_figure(1.2 + .45 * len(found)), find_scale(results.task)
+    names = [style.wrap_name(row) for row, _ in found]
+    figure = style.make_figure(1.2 + max(.45 * len(found), .18 * style.count_lines(names)))
+    scale = find_scale(results.task)
     axes = figure.subplots()
     axes.boxplot([scale * values for _, values in found], orientation="horizontal", whis=(5, 95), widths=.55,
                  showmeans=True, patch_artist=True, boxprops={"facecolor": style.COLOURS[5], "alpha": .6},
                  medianprops={"color": "black", "linewidth": 1.5}, flierprops={"marker": "x", "markersize": 3},
                  meanprops={"marker": "o", "markerfacecolor": "white", "markeredgecolor": "black", "markersize": 5})
-    axes.set_yticklabels([row for row, _ in found])
+    axes.set_yticklabels(names)
     axes.invert_yaxis()
     axes.set(xlabel=f"{results.judged} of a client{UNITS[results.task]}")
     axes.grid(alpha=.3, axis="x")

@@ -13,27 +13,31 @@ if TYPE_CHECKING:
 
 
 @figure_of_results("ranks", "Mean rank by {measure} after the last round, over columns and seeds in which all rows are "
-                   "finished; a bar joins rows that do not differ (Nemenyi, level .05)")
+                   "finished; a bar joins rows whose difference is not significant (Nemenyi, level .05)")
 def draw_mean_ranks(results: Results) -> Figure | None:
     """Draw the critical-difference diagram of the rows."""
     ranks = rank_rows(results)
     if ranks is None:
         return None
     ordered = sorted(zip(ranks.means, ranks.rows, strict=True))
-    bars = list_groups([mean for mean, _ in ordered], ranks.critical_difference)
-    figure = style.make_figure(1.1 + .28 * len(ordered) + .12 * len(bars))
+    bars = list_groups([mean for mean, _ in ordered], ranks.critical_difference) if ranks.can_differ else []
+    names = [style.wrap_name(f"{row} ({mean:.2f})") for mean, row in ordered]
+    figure = style.make_figure(1.1 + .28 * style.count_lines(names) + .12 * len(bars))
     axes = figure.subplots()
-    for place, (mean, row) in enumerate(ordered):
+    for place, (mean, _) in enumerate(ordered):
+        # names of the right half stand on the left of their points, where there is room
+        side = -1 if mean > (1 + len(ordered)) / 2 else 1
         axes.plot(mean, place, "o", color=style.COLOURS[0], markersize=5)
-        axes.annotate(f"{row} ({mean:.2f})", (mean, place), xytext=(7, 0), textcoords="offset points", va="center",
-                      fontsize=8)
+        axes.annotate(names[place], (mean, place), xytext=(7 * side, 0), textcoords="offset points", va="center",
+                      ha="left" if side > 0 else "right", fontsize=8)
     for number, (first, last) in enumerate(bars):
         height = len(ordered) - .4 + .35 * number
         axes.plot([ordered[first][0], ordered[last][0]], [height, height], color="black", linewidth=2.5,
                   solid_capstyle="butt")
+    told = "" if ranks.can_differ else "; too few for any difference to be significant"
     axes.set(xlabel=f"mean rank of {ranks.blocks} columns and seeds (critical difference "
-                    f"{ranks.critical_difference:.2f})", xlim=(.8, len(ordered) + 1.2))
-    axes.invert_yaxis()
+                    f"{ranks.critical_difference:.2f}{told})", xlim=(.8, len(ordered) + .2),
+             ylim=(len(ordered) - .2 + .35 * len(bars), -.8))
     axes.set_yticks([])
     axes.grid(alpha=.3, axis="x")
     return figure

@@ -5,7 +5,8 @@ the first 32 by colour and hatch."""
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+import textwrap
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import matplotlib
@@ -28,6 +29,18 @@ FORMS_FOR_PRINT = {"png": 300, "svg": 300, "pdf": 300}
 FIGURE_WIDTH_IN = 6.4
 # A legend inside the axes may name this many lines for each inch of height.
 LEGEND_LINES_PER_INCH = 1.5
+# Longer names of rows are broken, so that axes keep their place beside them.
+NAME_LINE_CHARACTERS = 34
+
+
+def wrap_name(name: str) -> str:
+    """Return a name of a row in lines of at most NAME_LINE_CHARACTERS, between words if there are some."""
+    return "\n".join(textwrap.wrap(name, NAME_LINE_CHARACTERS) or [name])
+
+
+def count_lines(names: Sequence[str]) -> int:
+    """Return how many lines these names have together."""
+    return sum(name.count("\n") + 1 for name in names)
 
 
 def make_figure(height: float = 4.2, width: float = FIGURE_WIDTH_IN) -> Figure:
@@ -82,13 +95,15 @@ def add_legend(axes: Axes) -> None:
     axes.grid(alpha=.3)
     if not names:
         return
-    if len(names) <= LEGEND_LINES_PER_INCH * axes.figure.get_figheight():
-        axes.legend(frameon=False, fontsize=8)
+    names = [wrap_name(name) for name in names]
+    lines = count_lines(names)
+    if lines <= LEGEND_LINES_PER_INCH * axes.figure.get_figheight() and lines == len(names):
+        axes.legend(marks, names, frameon=False, fontsize=8)
         return
     order = sorted(range(len(names)), key=lambda i: -marks[i].get_ydata()[-1])
     axes.legend([marks[i] for i in order], [names[i] for i in order], frameon=False, fontsize=7, handlelength=3,
                 loc="center left", bbox_to_anchor=(1, .5))
-    axes.figure.set_size_inches(FIGURE_WIDTH_IN + 1.8, max(axes.figure.get_figheight(), .6 + .165 * len(names)))
+    axes.figure.set_size_inches(FIGURE_WIDTH_IN + 1.8, max(axes.figure.get_figheight(), .6 + .165 * lines))
 
 
 def show_dollars(figure: Figure) -> None:

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PHASE_LABELS = ("training", "evaluation", "rest: server, communication")
+# percent of idle time from which on it is drawn
+LEAST_SHOWN_IDLE = 2
 
 
 @figure_of_column(
@@ -23,18 +25,20 @@ def draw_phases(results: Results, column: str) -> Figure | None:
              if (times := [t for run in results.of(row, column) if (t := average_phases(run)) is not None])]
     if not found:
         return None
-    figure, idle = style.make_figure(1.4 + .4 * len(found)), [100 * times[-1] for _, times in found]
-    axes = figure.subplots(1, 1 + any(idle), sharey=True, squeeze=False, width_ratios=[3] + [1] * any(idle))[0]
+    names, idle = [style.wrap_name(row) for row, _ in found], [100 * times[-1] for _, times in found]
+    figure = style.make_figure(1.4 + max(.4 * len(found), .18 * style.count_lines(names)))
+    # A single worker never waits for another one. A bar of a small share could not be seen.
+    waits = bool(max(idle) >= LEAST_SHOWN_IDLE)
+    axes = figure.subplots(1, 1 + waits, sharey=True, squeeze=False, width_ratios=[3] + [1] * waits)[0]
     places, before = np.arange(len(found)), np.zeros(len(found))
     for i, phase in enumerate(PHASE_LABELS):
         seconds = np.array([times[i] for _, times in found])
         axes[0].barh(places, seconds, left=before, label=phase, **style.style_area(i))
         before += seconds
-    axes[0].set_yticks(places, [row for row, _ in found])
+    axes[0].set_yticks(places, names)
     axes[0].invert_yaxis()
     axes[0].set(xlabel="seconds of a round")
-    # A single worker never waits for another one.
-    if any(idle):
+    if waits:
         axes[1].barh(places, idle, **style.style_area(3))
         axes[1].set(xlabel="idle share (%)", xlim=(0, 100))
     figure.legend(loc="outside upper center", ncols=3, frameon=False, fontsize=8)

@@ -4,6 +4,11 @@ from __future__ import annotations
 FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.commands.printing:print_errors", "else error.code", "else 1"),
     ("fedmpi.commands.settings_list:find_settings", "{row['name']} {row['help']}", "{row['name']}"),
+    ("fedmpi.commands.settings_list:find_settings", "if simple and simple in text", "if simple in text"),
+    ("fedmpi.commands.settings_list:find_elsewhere", "if simplify_name(word) in ELSEWHERE_BY_WORD", "if False"),
+    ("fedmpi.commands.settings_list:find_elsewhere", "find_close_name(word, names, VERY_CLOSE)", '""'),
+    ("fedmpi.commands.compare:compare_runs", "if len(set(tasks)) == 2:", "if False:"),
+    ("fedmpi.commands.compare:compare_runs", "(table != NO_COMMON_ROUND)", "True"),
     ("fedmpi.commands.plan:find_short_batches", "(left <= most)", "(left < most)"),
     ("fedmpi.commands.plan:find_short_batches", "(sizes > train.batch) & ", ""),
     ("fedmpi.commands.plan:find_short_batches", "or not keeps", ""),
