@@ -64,7 +64,7 @@ def describe_machine(book: JsonObject) -> list[str]:
              f"commit {book['commit'] or '?'}", book["when"]]
     if book["small"]:
         named.append("SMALL: a trial of the steps; the figures say nothing")
-    return [", ".join(named), "at most: " + (", ".join(f"{name} {value:g}" for name, value in ceilings.items()) or "?")]
+    return [", ".join(named), "measured peaks: " + (", ".join(f"{name} {value:g}" for name, value in ceilings.items()) or "?")]
 
 
 def list_grids(book: JsonObject, part: str = "") -> list[Grid]:

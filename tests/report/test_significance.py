@@ -188,7 +188,7 @@ def test_no_bar_joins_rows_that_no_result_could_tell_apart(results, tmp_path):
     assert ranks.blocks == 2 and not ranks.can_differ and ranks.critical_difference == pytest.approx(2.343, abs=1e-3)
     axes, = draw_mean_ranks(results).axes
     assert [len(line.get_xdata()) for line in axes.lines] == [1, 1, 1]
-    assert "2.34; too few for any difference to be significant)" in axes.get_xlabel()
+    assert "2.34:\nwith so few, no difference could be significant)" in axes.get_xlabel()
 
 
 def test_a_variant_has_no_rank(results, tmp_path):

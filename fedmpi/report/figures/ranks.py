@@ -34,7 +34,7 @@ def draw_mean_ranks(results: Results) -> Figure | None:
         height = len(ordered) - .4 + .35 * number
         axes.plot([ordered[first][0], ordered[last][0]], [height, height], color="black", linewidth=2.5,
                   solid_capstyle="butt")
-    told = "" if ranks.can_differ else "; too few for any difference to be significant"
+    told = "" if ranks.can_differ else ":\nwith so few, no difference could be significant"
     axes.set(xlabel=f"mean rank of {ranks.blocks} columns and seeds (critical difference "
                     f"{ranks.critical_difference:.2f}{told})", xlim=(.8, len(ordered) + .2),
              ylim=(len(ordered) - .2 + .35 * len(bars), -.8))
