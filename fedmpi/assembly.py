@@ -41,7 +41,7 @@ from fedmpi.own_code.fingerprint import Fingerprint
 from fedmpi.paths import refuse_wrong_paths
 from fedmpi.progress import Progress
 from fedmpi.ranks import describe_place, gather_objects
-from fedmpi.server import selection
+from fedmpi.server import early_stopping
 from fedmpi.server.attendance import Attendance, check_attendance
 from fedmpi.storage import checkpoint
 from fedmpi.storage.folder import RunFolder
@@ -204,7 +204,7 @@ def build_method(config: Config, federation: Federation, rehearse: bool = False)
     refuse_large_method(config.method, model.size, config.train, int(federation.sizes.max()),
                         int(np.prod(federation.shape)))
     config.method.check(config.train)
-    selection.refuse_selection(config, federation)
+    early_stopping.refuse_validation_settings(config, federation)
     training_options.refuse_regression(config, config.method)
     if rehearse:
         from fedmpi.server.rehearsal import refuse_faulty_method

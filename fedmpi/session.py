@@ -213,7 +213,7 @@ def conclude(run: Run) -> int:
                      f"{'' if honest.all() else 'honest '}clients, {worst} in the worst tenth, "
                      f"{run.books.format_newcomers()}{describe_best(result)}; {result['rounds']} rounds in "
                      f"{format_duration(result['seconds'])} on {result['ranks']} "
-                     f"rank{'s' * (result['ranks'] > 1)}\n{run.books.describe_early_end()}"
+                     f"rank{'s' * (result['ranks'] > 1)}\n{run.books.explain_early_stop()}"
                      f"{run.books.describe_absence()}"
                      f"digest {result['digest'][:16]}  results in {run.books.folder.path}{run.storage.summary()}")
     return errors.FINISHED

@@ -247,7 +247,7 @@ ELSEWHERE = {
     "train.augment": "engines/test_augmentation.py: of images alone", "train.padding": "the same",
     "availability.file": "server/test_attendance.py", "availability.unit": "the same",
     "availability.repeat": "the same", "stragglers.file": "the same",
-    "stop.patience": "server/test_selection.py", "stop.on": "server/test_selection.py",
+    "stop.patience": "server/test_early_stopping.py", "stop.on": "server/test_early_stopping.py",
     "device": "test_roster.py", "threads": "this file", "placement": "clients/test_placement.py"}
 
 

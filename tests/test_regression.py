@@ -18,7 +18,7 @@ from fedmpi.errors import BadInput
 from fedmpi.models.losses import attach_logits, compute_loss
 from fedmpi.report import results, significance, tables
 from fedmpi.report.figures.accuracy import draw_accuracy_by_client, draw_accuracy_by_round
-from fedmpi.server.selection import describe_early_end, find_best_validation_line, list_series
+from fedmpi.server.early_stopping import explain_early_stop, find_best_validation_line, list_series
 from fedmpi.storage.history import read_history
 from fedmpi.storage.run_status import read_outcome
 from tests import forked
@@ -191,8 +191,8 @@ def test_the_smallest_error_is_the_best():
     found = list_series(config, lines)
     assert (found["mse_best_on_test"], found["best_round"]) == (.4, 3)
     assert (found["mse_at_best_validation"], found["chosen_round"], found["mse_weighted_best_on_test"]) == (.5, 2, .4)
-    assert describe_early_end(config, lines[:3], 3) == ""
-    assert "none since round 2 was better" in describe_early_end(config, lines, 4)
+    assert explain_early_stop(config, lines[:3], 3) == ""
+    assert "none since round 2 was better" in explain_early_stop(config, lines, 4)
 
 
 def test_it_is_shown_as_an_error(runs, monkeypatch):

@@ -22,7 +22,7 @@ from fedmpi.faults import choose_attackers
 from fedmpi.json_values import JsonObject
 from fedmpi.method import Method, Participants, State
 from fedmpi.progress import Progress
-from fedmpi.server import selection
+from fedmpi.server import early_stopping
 from fedmpi.server.attendance import Attendance, Turnout
 from fedmpi.server.edge_cost import EdgeLedger
 from fedmpi.server.metrics import (
@@ -175,7 +175,7 @@ class Books:
         state, total = self.state, self.config.rounds
         text = f"round {state.round:{len(str(total))}d}/{total}"
         if lines := list_evaluated(state.metrics):
-            last, chosen = lines[-1], selection.find_best_validation_line(lines)
+            last, chosen = lines[-1], early_stopping.find_best_validation_line(lines)
             best, how = (find_best_line(lines), "best") if chosen is None else (chosen, "at best validation")
             task = self.task
             when = "" if last["round"] == state.round else f" in round {last['round']}"
@@ -192,9 +192,14 @@ class Books:
             return ""
         return f"{self.task.format(value)} over {self.config.data.new_clients} new clients, "
 
-    def describe_early_end(self) -> str:
-        """Return a line that says why the run ends before its last round, "" if it does not."""
-        return selection.describe_early_end(self.config, self.state.metrics, self.state.round)
+    @property
+    def is_early_stop_due(self) -> bool:
+        """Return whether early stopping ends the run after this round."""
+        return bool(self.explain_early_stop())
+
+    def explain_early_stop(self) -> str:
+        """Return a line that says why early stopping ends the run before its last round, "" if it does not."""
+        return early_stopping.explain_early_stop(self.config, self.state.metrics, self.state.round)
 
     def describe_absence(self) -> str:
         """Return a line if rounds passed and the server took an update in none of them, "" otherwise."""
@@ -214,7 +219,8 @@ class Books:
         return {**lines[-1], "digest": digest, "federation": self.federation.fingerprint,
                 **self.attendance.describe_files(),
                 "rounds": self.state.round, "method": self.method.title,
-                "ended": "stop" if self.describe_early_end() else "rounds", **selection.list_series(self.config, lines),
+                "ended": "stop" if self.is_early_stop_due else "rounds",
+                **early_stopping.list_series(self.config, lines),
                 "ranks": self.pool.world.size, **self.pool.hosted.describe_engine(),
                 **({"gpus": self.gpus} if self.gpus else {}), **self.state.describe_code(),
                 **({"new_clients": self.federation.new_clients} if self.config.data.new_clients else {}),

@@ -112,8 +112,8 @@ class Run:
 
     @property
     def is_over(self) -> bool:
-        """Return whether the run is at its end: after its last round, or early as `stop` says."""
-        return self.state.round >= self.config.rounds or bool(self.books.describe_early_end())
+        """Return whether the run is at its end: after its last round, or by early stopping."""
+        return self.state.round >= self.config.rounds or self.books.is_early_stop_due
 
     def run_round(self, t: int) -> None:
         """Run round t, as in the picture; its facts enter the books, and its measures if it is evaluated."""

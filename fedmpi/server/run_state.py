@@ -7,7 +7,7 @@ from fedmpi.json_values import JsonObject
 from fedmpi.method import State
 from fedmpi.own_code.changes import CodeChange
 from fedmpi.own_code.fingerprint import Fingerprint
-from fedmpi.server import selection
+from fedmpi.server import early_stopping
 from fedmpi.server.metrics import Groups
 from fedmpi.server.step_totals import StepTotals
 from fedmpi.task import find_task
@@ -54,5 +54,5 @@ class RunState:
         It is the mean accuracy, or the negative mean error, and taken on validation samples if there are any."""
         last: JsonObject = self.metrics[-1] if self.metrics and self.metrics[-1]["round"] == self.round else {}
         task = find_task(last)
-        beside = selection.name_validation_key(task)
+        beside = early_stopping.name_validation_key(task)
         return task.score(last.get(beside if beside in last else task.key, float("nan")))

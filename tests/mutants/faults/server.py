@@ -7,7 +7,7 @@ SAVING = "fedmpi.server.checkpoint_writer:CheckpointWriter."
 BOOKS = "fedmpi.server.books:Books."
 CLUSTERING = "fedmpi.clustering.kmeans_and_linkage:"
 METRICS = "fedmpi.server.metrics:"
-SELECTION = "fedmpi.server.selection:"
+EARLY_STOPPING = "fedmpi.server.early_stopping:"
 FAULTY = "fedmpi.faults:"
 COST = "fedmpi.server.round_cost:"
 REHEARSAL = "fedmpi.server.rehearsal:"
@@ -46,20 +46,20 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.server.step_totals:StepTotals.add_round", "(self.totals + judged)", "self.totals"),
     ("fedmpi.server.step_totals:StepTotals.add_round", "max(1, trained)", "clients"),
     (SAVING + "restore", "snapshot.round, snapshot.metrics", "snapshot.round, []"),
-    (SELECTION + "list_series", "lines[-10:]", "lines[:10]"),
-    (SELECTION + "list_series", "best[\"round\"]", "lines[-1][\"round\"]"),
-    (SELECTION + "list_series", "np.fmax if", "np.maximum if"),
-    ("fedmpi.server.selection:list_series", "line := find_best_validation_line(lines)", "line := best"),
-    ("fedmpi.server.selection:find_best_validation_line", "max(known,", "max(known[::-1],"),
-    ("fedmpi.server.selection:find_best_validation_line", "and line[key] == line[key]", ""),
-    (SELECTION + "describe_early_end", "% config.evaluate.every == 0", ">= 0"),
-    (SELECTION + "describe_early_end", "< patience", "<= patience"),
-    (SELECTION + "describe_early_end", "or now >= config.rounds", ""),
-    ("fedmpi.server.selection:refuse_selection", "counts[honest, 1]", "counts[:, 1]"),
+    (EARLY_STOPPING + "list_series", "lines[-10:]", "lines[:10]"),
+    (EARLY_STOPPING + "list_series", "best[\"round\"]", "lines[-1][\"round\"]"),
+    (EARLY_STOPPING + "list_series", "np.fmax if", "np.maximum if"),
+    (EARLY_STOPPING + "list_series", "line := find_best_validation_line(lines)", "line := best"),
+    (EARLY_STOPPING + "find_best_validation_line", "max(known,", "max(known[::-1],"),
+    (EARLY_STOPPING + "find_best_validation_line", "and line[key] == line[key]", ""),
+    (EARLY_STOPPING + "explain_early_stop", "% config.evaluate.every == 0", ">= 0"),
+    (EARLY_STOPPING + "explain_early_stop", "< patience", "<= patience"),
+    (EARLY_STOPPING + "explain_early_stop", "or rounds_done >= config.rounds", ""),
+    (EARLY_STOPPING + "refuse_validation_settings", "counts[honest, 1]", "counts[:, 1]"),
     (SAVING + "is_due", "or over", "or done == self.config.rounds"),
     (BOOKS + "result", "\"rounds\": self.state.round", "\"rounds\": len(lines)"),
     (METRICS + "compute_worst_decile", "ordered[-worst:]", "ordered[:worst]"),
-    (SELECTION + "find_best_validation_line", "task.score(line[key])", "line[key]"),
+    (EARLY_STOPPING + "find_best_validation_line", "task.score(line[key])", "line[key]"),
     (METRICS + "find_best_line", "max(metrics,", "max(metrics[::-1],"),
     (METRICS + "find_best_line", "m[task.key] == m[task.key]", "True"),
     ("fedmpi.server.metrics:make_metrics_line", "values[honest], further", "values, further"),

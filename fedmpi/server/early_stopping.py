@@ -1,4 +1,4 @@
-"""Which round of a run counts, and whether the run may end early.
+"""Early stopping: which round of a run is its best, and whether the run ends before its last round.
 
 The mean accuracy (or error) of the clients on their validation samples decides both. The best round on test samples, as
 papers print it, is reported under that name and decides nothing. All follows from the lines of metrics.jsonl alone, so
@@ -17,7 +17,7 @@ from fedmpi.storage.run_status import AT_BEST_VALIDATION, BEST_ON
 from fedmpi.task import Task, find_task
 
 
-def refuse_selection(config: Config, federation: Federation) -> None:
+def refuse_validation_settings(config: Config, federation: Federation) -> None:
     """Refuse settings that ask for validation samples that no honest client has, or that are judged too late.
 
     Raises:
@@ -54,16 +54,16 @@ def find_best_validation_line(lines: list[JsonObject], measure: str = "") -> Jso
     return max(known, key=lambda line: task.score(line[key])) if known else None
 
 
-def describe_early_end(config: Config, lines: list[JsonObject], now: int) -> str:
-    """Return a line that says why a run ends after round `now`, before its last one, "" if it goes on.
+def explain_early_stop(config: Config, lines: list[JsonObject], rounds_done: int) -> str:
+    """Return a line that says why early stopping ends a run before its last round, "" if the run goes on.
 
     Only rounds that `evaluate.every` asks for count: not those of embeddings, and not a round that was the last one
     until `rounds` was raised.
 
     Args:
         lines: the lines of metrics.jsonl.
-        now: rounds finished."""
-    if config.stop is None or now >= config.rounds:
+        rounds_done: rounds finished."""
+    if config.stop is None or rounds_done >= config.rounds:
         return ""
     task, patience = find_task(lines[-1] if lines else ()), config.stop.patience
     measure = name_validation_key(task) if config.evaluate.on == "test" else task.key
@@ -71,8 +71,8 @@ def describe_early_end(config: Config, lines: list[JsonObject], now: int) -> str
     best = find_best_validation_line(regular, measure)
     if best is None or regular[-1]["round"] - best["round"] < patience:
         return ""
-    return (f"ended after round {now} of {config.rounds}: none since round {best['round']} was better on validation "
-            f"samples (stop.patience = {patience})\n")
+    return (f"ended after round {rounds_done} of {config.rounds}: none since round {best['round']} was better on "
+            f"validation samples (stop.patience = {patience})\n")
 
 
 def list_series(config: Config, lines: list[JsonObject]) -> JsonObject:

@@ -1,4 +1,4 @@
-"""Which round is chosen and when a run ends early: only validation samples decide, also after any interruption."""
+"""Early stopping and the choice of a round: only validation samples decide, also after any interruption."""
 from __future__ import annotations
 
 import json
@@ -10,7 +10,7 @@ import pytest
 from fedmpi.config.schema import StopSettings, resolve
 from fedmpi.data.federation import Federation
 from fedmpi.errors import BadInput
-from fedmpi.server import selection
+from fedmpi.server import early_stopping
 from fedmpi.storage import checkpoint, run_status
 from fedmpi.task import CLASSIFICATION
 from tests.server.test_resume import assert_same_books, history, started
@@ -18,7 +18,7 @@ from tests.server.test_resume import assert_same_books, history, started
 pytestmark = pytest.mark.slow("whole runs, some of them killed and resumed")
 
 NAN = float("nan")
-BESIDE = selection.name_validation_key(CLASSIFICATION)
+BESIDE = early_stopping.name_validation_key(CLASSIFICATION)
 SPLIT = "data.split=[.6, .15, .25]"
 # With a patience of two rounds this run ends after about a dozen.
 WORDS = (SPLIT, "data.fraction=.5", "rounds=16", "method=fedavg", "train.lr=.6", "train.steps=4", "stop.patience=2",
@@ -33,7 +33,7 @@ def lines(values, measure=BESIDE, every=1) -> list[dict]:
     ([.1, .3, .2], 2), ([.3, .3, .3], 1), ([NAN, .2, .4, .4, NAN], 3), ([None, .2], 2), ([NAN, None], None),
     ([], None)])
 def test_the_first_of_the_best_rounds_is_chosen(values, round):
-    found = selection.find_best_validation_line(lines(values))
+    found = early_stopping.find_best_validation_line(lines(values))
     assert (found and found["round"]) == round
 
 
@@ -50,7 +50,7 @@ def config(patience=2, on="test", every=1, rounds=9):
 def test_a_run_ends_when_enough_rounds_were_no_better(values, how, since):
     every = how.get("every", 1)
     now = every * len(values)
-    text = selection.describe_early_end(config(**how), lines(values, every=every), now)
+    text = early_stopping.explain_early_stop(config(**how), lines(values, every=every), now)
     assert bool(text) == (since is not None)
     if since:
         assert text == (f"ended after round {now} of 9: none since round {since} was better on validation samples "
@@ -63,27 +63,27 @@ def test_only_rounds_that_evaluation_asks_for_count():
     books.insert(2, {"round": 5, "accuracy_mean": .5, BESIDE: .9})
     # Round 7 is not evaluated.
     books += [{"round": 7, "participants": 3}]
-    assert "none since round 2 was better" in selection.describe_early_end(config(4, every=2), books, 7)
-    assert not selection.describe_early_end(config(5, every=2), books, 7)
-    assert selection.find_best_validation_line(books)["round"] == 5
+    assert "none since round 2 was better" in early_stopping.explain_early_stop(config(4, every=2), books, 7)
+    assert not early_stopping.explain_early_stop(config(5, every=2), books, 7)
+    assert early_stopping.find_best_validation_line(books)["round"] == 5
 
 
 def test_who_judges_on_validation_stops_by_that():
-    assert selection.describe_early_end(config(on="validation"), lines([.3, .2, .1], "accuracy_mean"), 3)
+    assert early_stopping.explain_early_stop(config(on="validation"), lines([.3, .2, .1], "accuracy_mean"), 3)
     # Test samples never stop a run.
-    assert not selection.describe_early_end(config(), lines([.3, .2, .1], "accuracy_mean"), 3)
+    assert not early_stopping.explain_early_stop(config(), lines([.3, .2, .1], "accuracy_mean"), 3)
 
 
 def test_the_result_names_what_was_chosen_and_the_best_on_test():
     books = [{"round": t, "accuracy_mean": a, "accuracy_weighted": w, "f1_mean": f, BESIDE: v}
              for t, a, w, f, v in ((1, .5, .6, .1, .3), (2, .7, .4, .2, .8), (3, .9, .3, .3, .8), (4, .2, .9, .4, .1))]
-    assert selection.list_series(config(), books) == pytest.approx({
+    assert early_stopping.list_series(config(), books) == pytest.approx({
         "accuracy_best_on_test": .9, "best_round": 3, "accuracy_weighted_best_on_test": .9, "accuracy_last_ten": .575,
         "accuracy_at_best_validation": .7, "accuracy_weighted_at_best_validation": .4, "f1_at_best_validation": .2,
         "chosen_round": 2})
     for line in books:
         del line[BESIDE]
-    assert selection.list_series(config(on="validation"), books) == pytest.approx({
+    assert early_stopping.list_series(config(on="validation"), books) == pytest.approx({
         "accuracy_best_on_validation": .9, "best_round": 3, "accuracy_weighted_best_on_validation": .9,
         "accuracy_last_ten": .575})
 
@@ -276,7 +276,7 @@ def test_refusals_name_the_setting_that_asks():
                         "stop": {"patience": 1}})
         assert made.data == data
         try:
-            selection.refuse_selection(made, federation)
+            early_stopping.refuse_validation_settings(made, federation)
             both.append("")
         except BadInput as error:
             both.append(str(error))
