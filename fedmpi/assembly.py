@@ -42,7 +42,7 @@ from fedmpi.paths import refuse_wrong_paths
 from fedmpi.progress import Progress
 from fedmpi.ranks import describe_place, gather_objects
 from fedmpi.server import early_stopping
-from fedmpi.server.attendance import Attendance, check_attendance
+from fedmpi.server.client_selection import ClientSelector, make_client_selector
 from fedmpi.storage import checkpoint
 from fedmpi.storage.folder import RunFolder
 from fedmpi.storage.folder_choice import NEWEST_CHECKPOINT, claim_folder, find_resume_checkpoint, pick_folder
@@ -58,8 +58,8 @@ class Decision:
     config: Config
     federation: Federation
     method: Method
-    # draws participants, and keeps their simulated time
-    attendance: Attendance
+    # selects participants, and keeps their simulated time
+    client_selector: ClientSelector
     folder: RunFolder
     # the checkpoint to continue from, and what it holds
     resume: Path | None
@@ -100,13 +100,13 @@ def decide(config_path: str | Path | Mapping[str, object], overrides: Sequence[s
             federation = Federation(prepare_federation(config.data, config.seed))
             method = build_method(config, federation, rehearse=True)
             refuse_engine(config, federation, method)
-            taking_part = check_attendance(config, federation, method)
+            client_selector = make_client_selector(config, federation, method)
             try_measures(config.evaluate.measures, federation.classes, federation.task)
         path, warnings = find_resume_checkpoint(folder, resume)
         snapshot = checkpoint.read_checkpoint(path, check=resume != NEWEST_CHECKPOINT) if path else None
         if snapshot:
             checkpoint.refuse_other_run(snapshot, plain, federation.fingerprint)
-            taking_part.refuse_files(snapshot.books.get("files", {}))
+            client_selector.refuse_files(snapshot.books.get("files", {}))
             warnings += checkpoint.warn_of_other_settings(snapshot, plain)
             if snapshot.round > config.rounds:
                 raise BadInput(f"{path} is of round {snapshot.round}, but rounds = {config.rounds}: nothing to do; "
@@ -126,7 +126,7 @@ def decide(config_path: str | Path | Mapping[str, object], overrides: Sequence[s
         warnings.append(folder.taken_over)
     start = {"version": __version__, "config": plain, "federation": str(federation.path),
              "fingerprint": federation.fingerprint, "own_code": own_code}
-    return Decision(config, federation, method, taking_part, folder, path, snapshot, resume == NEWEST_CHECKPOINT,
+    return Decision(config, federation, method, client_selector, folder, path, snapshot, resume == NEWEST_CHECKPOINT,
                     warnings, start, own_code, accepted)
 
 

@@ -1,6 +1,6 @@
 """When clients are available and how fast their devices are, in simulated time: the settings.
 
-server/attendance.py reads the files, draws speeds and keeps the simulated clock."""
+server/client_selection.py reads the files, draws speeds and keeps the simulated clock."""
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -52,9 +52,9 @@ def prepare_run(parts: Parts, decision: Decision, progress: Progress, stop: Call
     storage = Storage(parts.config.checkpoint.failure, progress)
     hooks = Hooks(parts.method, first, parts.up, federation.classes)
     books = Books(parts.config, parts.method, hooks, parts.pool, federation, folder, progress, state, parts.up,
-                  storage, decision.attendance, parts.gpus())
+                  storage, decision.client_selector, parts.gpus())
     checkpoints = CheckpointWriter(parts.config, parts.pool, federation, folder, progress, state, parts.gpus(),
-                                   books.attendance.describe_files())
+                                   books.client_selector.describe_files())
     run = Run(parts.config, parts.method, hooks, parts.pool, federation, progress, state, parts.up, stop, pace,
               deadline, storage, books, checkpoints, on_round)
     announce_run(run, parts, decision)
@@ -139,7 +139,7 @@ def announce_run(run: Run, parts: Parts, decision: Decision) -> None:
         f"pid {os.getpid()} on {world.host}; run folder {decision.folder.path}")
     if world.size > 1:
         run.progress.say(format_hosts(parts.places))
-    for line in run.books.attendance.announce():
+    for line in run.books.client_selector.describe_clients():
         run.progress.say(line)
     if config.attack:
         attack = format_spans(np.flatnonzero(~run.books.honest).tolist())

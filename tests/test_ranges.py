@@ -245,7 +245,7 @@ ELSEWHERE = {
     "test_interrupted.py", "comm.cuda_aware": "tests/comm", "state.memory": "clients/test_state_store.py",
     "state.scratch": "clients/test_state_store.py", "cuda_graphs": "engines/test_cuda_graphs.py: of a GPU alone",
     "train.augment": "engines/test_augmentation.py: of images alone", "train.padding": "the same",
-    "availability.file": "server/test_attendance.py", "availability.unit": "the same",
+    "availability.file": "server/test_client_selection.py", "availability.unit": "the same",
     "availability.repeat": "the same", "stragglers.file": "the same",
     "stop.patience": "server/test_early_stopping.py", "stop.on": "server/test_early_stopping.py",
     "device": "test_roster.py", "threads": "this file", "placement": "clients/test_placement.py"}

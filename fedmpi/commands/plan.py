@@ -65,12 +65,12 @@ def prepare_case(config_path: str | Mapping[str, object], overrides: Sequence[st
     from fedmpi.engines.engine_choice import choose_by_network
     from fedmpi.engines.loop import rehearse_loop
     from fedmpi.models.build import make_blank_samples
-    from fedmpi.server.attendance import check_attendance
+    from fedmpi.server.client_selection import make_client_selector
     config = load_config(config_path, overrides)
     federation = Federation(prepare_federation(config.data, config.seed))
     method = build_method(config, federation, rehearse=True)
     refuse_engine(config, federation, method)
-    check_attendance(config, federation, method)
+    make_client_selector(config, federation, method)
     shared, mine = method.init(federation.clients)
     sample = make_blank_samples(federation.shape, federation.dtype)
     up = rehearse_loop(method, shared, mine, sample)[1]

@@ -7,7 +7,7 @@ import numpy as np
 from fedmpi.commands.planned_steps import PlanCase
 from fedmpi.json_values import JsonObject
 from fedmpi.method import Participants
-from fedmpi.server.attendance import Attendance
+from fedmpi.server.client_selection import ClientSelector
 from fedmpi.server.edge_cost import EdgeLedger
 from fedmpi.text import format_duration
 
@@ -21,22 +21,22 @@ def plan_participation(case: PlanCase) -> JsonObject:
     Losses are not known, so sampling loss draws among its candidates at random here."""
     config, rounds = case.config, min(case.config.rounds, PLANNED_ROUNDS)
     ledger = EdgeLedger.from_config(config, case.method, case.federation)
-    attendance = Attendance(config, case.method, case.federation, ledger)
-    if config.train.sampling == "uniform" and attendance.clock is None and attendance.times is None:
+    selector = ClientSelector(config, case.method, case.federation, ledger)
+    if config.train.sampling == "uniform" and selector.clock is None and selector.times is None:
         return {}
     generator, traffic = np.random.default_rng(config.seed), case.method.traffic(case.shared, case.up)
     first = case.method.warm_up_participants(case.federation.clients, config.seed)
-    warm_up = 0. if first is None else attendance.time_warm_up(
+    warm_up = 0. if first is None else selector.time_warm_up(
         Participants(first, case.federation.sizes[first], -1, config.seed), traffic)
     seconds, asked, late, facts = [warm_up], 0, 0, []
     # of each participant in time, the part of its steps that it makes
     shares: list[float] = []
     for t in range(rounds):
-        found = attendance.attend(t, sum(seconds), traffic, lambda ids: generator.random(len(ids)))
+        found = selector.select(t, sum(seconds), traffic, lambda ids: generator.random(len(ids)))
         seconds.append(found.seconds)
         ledger.skipped += not len(config.faults.drop_participants(found.in_time).ids)
-        asked += len(found.asked.ids)
-        late += len(found.asked.ids) - len(found.in_time.ids)
+        asked += len(found.participants.ids)
+        late += len(found.participants.ids) - len(found.in_time.ids)
         facts.append(found.facts)
         if "work_share" in found.facts and found.timing is not None:
             shares += found.timing.made[found.timing.in_time].tolist()
@@ -45,7 +45,7 @@ def plan_participation(case: PlanCase) -> JsonObject:
             **{name: float(np.mean([line.get(name, 0) for line in facts])) for name in (
                 "available", "candidates", "mib_candidates") if any(name in line for line in facts)},
             **({"work_share": float(np.mean(shares))} if shares else {}),
-            **({} if attendance.clock is None else {
+            **({} if selector.clock is None else {
                 "seconds_round": float(np.mean(seconds[1:])),
                 "seconds": warm_up + sum(seconds[1:]) / rounds * config.rounds})}
 

@@ -23,7 +23,7 @@ from fedmpi.json_values import JsonObject
 from fedmpi.method import Method, Participants, State
 from fedmpi.progress import Progress
 from fedmpi.server import early_stopping
-from fedmpi.server.attendance import Attendance, Turnout
+from fedmpi.server.client_selection import ClientSelector, SelectedClients
 from fedmpi.server.edge_cost import EdgeLedger
 from fedmpi.server.metrics import (
     compute_embedding,
@@ -56,8 +56,8 @@ class Books:
     # one client's Up, as a template of its fields
     up: State
     storage: Storage
-    # draws participants, and keeps their simulated time
-    attendance: Attendance
+    # selects participants, and keeps their simulated time
+    client_selector: ClientSelector
     # GPUs at work, see engines/gpu_card.py
     gpus: list[str] = field(default_factory=list)
     # further columns of this round for the history, (N, ...) each
@@ -77,14 +77,14 @@ class Books:
     @cached_property
     def edge(self) -> EdgeLedger:
         """Return the time and the energy of devices at the edge."""
-        return self.attendance.ledger
+        return self.client_selector.ledger
 
     def count_steps(self, times: np.ndarray, trained: Participants) -> JsonObject:
         """Return the gradient steps of a client, in this round and so far."""
         return self.state.steps.add_round(times, len(trained.ids), len(self.federation.sizes))
 
     def describe_round(self, asked: Participants, trained: Participants, who: Participants, traffic: tuple[int, int],
-                       attending: Turnout | None = None) -> JsonObject:
+                       selected: SelectedClients | None = None) -> JsonObject:
         """Return what the server found in a round, what its participants spent, and who did not get through.
 
         Args:
@@ -92,15 +92,15 @@ class Books:
             trained: those of them that were in time and not lost.
             who: those of them whose updates the server took.
             traffic: bytes that a participant received and sent.
-            attending: who was in time; None: all."""
+            selected: who was in time; None: all."""
         state = self.state
         facts: JsonObject = dict(who.facts)
         if "clusters" in facts:
             facts |= state.groups.update(who.ids, np.asarray(facts.pop("clusters")), facts.pop("k"))
         facts |= state.groups.summarise(who.ids, who.each, self.honest)
-        in_time = attending.in_time if attending else asked
+        in_time = selected.in_time if selected else asked
         missing, text = self.config.faults.describe_lost_clients(in_time, trained, who)
-        for line in filter(None, [attending.describe() if attending else "", text]):
+        for line in filter(None, [selected.describe() if selected else "", text]):
             self.progress.note(line)
         down, up = traffic
         # What is lost was not sent.
@@ -108,24 +108,24 @@ class Books:
         if self.method.idles:
             # They receive the server's state, too.
             facts["mib_idle"] = (len(self.federation.sizes) - len(asked.ids)) * down / MIB
-        return facts | missing | self._edge_costs(asked, moved, attending) | {
+        return facts | missing | self._edge_costs(asked, moved, selected) | {
             "participants": len(asked.ids), "mib_per_client_round": float(moved.mean()) / MIB if len(moved) else 0.}
 
-    def describe_time(self, attending: Turnout) -> JsonObject:
+    def describe_time(self, selected: SelectedClients) -> JsonObject:
         """Return who was too late in a round, and its simulated time, which is added to that of the run."""
-        if self.attendance.clock is None:
-            return attending.facts
-        self.state.simulated_seconds += attending.seconds
-        return {**attending.facts, "simulated_seconds_round": attending.seconds,
+        if self.client_selector.clock is None:
+            return selected.facts
+        self.state.simulated_seconds += selected.seconds
+        return {**selected.facts, "simulated_seconds_round": selected.seconds,
                 "simulated_seconds": self.state.simulated_seconds}
 
-    def _edge_costs(self, who: Participants, nbytes: np.ndarray, attending: Turnout | None) -> JsonObject:
+    def _edge_costs(self, who: Participants, nbytes: np.ndarray, selected: SelectedClients | None) -> JsonObject:
         """Return the mean time and energy of a participant's round at the edge; {} without `edge`.
 
         Args:
-            attending: which part of its steps each participant makes, and whether losses were compared; None: all of
+            selected: which part of its steps each participant makes, and whether losses were compared; None: all of
                 them, and they were not."""
-        made, told = (attending.made, "candidates" in attending.facts) if attending else (1., False)
+        made, told = (selected.made, "candidates" in selected.facts) if selected else (1., False)
         spent = self.edge.compute_cost(who, nbytes, made, told)
         self.columns |= {name: self._column(who.ids, values) for name, values in spent.items()}
         return {name: float(values.mean()) if len(values) else 0. for name, values in spent.items()}
@@ -217,7 +217,7 @@ class Books:
         digest = compute_run_digest(self.state.shared, self.pool.call(OrderPerformer.gather_digests))
         names = self.federation.names.get("client_names")
         return {**lines[-1], "digest": digest, "federation": self.federation.fingerprint,
-                **self.attendance.describe_files(),
+                **self.client_selector.describe_files(),
                 "rounds": self.state.round, "method": self.method.title,
                 "ended": "stop" if self.is_early_stop_due else "rounds",
                 **early_stopping.list_series(self.config, lines),

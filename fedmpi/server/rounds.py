@@ -22,9 +22,9 @@ from fedmpi.errors import CallbackError, FedmpiError
 from fedmpi.method import Method, Participants, State
 from fedmpi.own_code.failures import is_ctrl_c
 from fedmpi.progress import Progress
-from fedmpi.server.attendance import Turnout
 from fedmpi.server.books import Books
 from fedmpi.server.checkpoint_writer import CheckpointWriter
+from fedmpi.server.client_selection import SelectedClients
 from fedmpi.server.on_disk_error import Storage
 from fedmpi.server.run_state import RunState
 from fedmpi.server.sampling import choose_addressed
@@ -121,15 +121,15 @@ class Run:
         sent, received = world.sent, world.received
         # Before the server's code, which may modify its state in place.
         traffic = self.hooks.traffic(state.shared)
-        attending = self.attend(t, traffic)
-        asked = attending.asked
+        selected = self.select_clients(t, traffic)
+        asked = selected.participants
         moved = self.move_clients(self.config.rounds - t)
-        trained = self.config.faults.drop_participants(attending.in_time)
+        trained = self.config.faults.drop_participants(selected.in_time)
         who = self.exchange(trained, judge)
         state.round = t + 1
         table, times = self.measure(judge)
-        facts = self.books.describe_round(asked, trained, who, traffic, attending) | {
-            **self.pace.record(times, trained), **self.books.describe_time(attending), "clients_moved": moved,
+        facts = self.books.describe_round(asked, trained, who, traffic, selected) | {
+            **self.pace.record(times, trained), **self.books.describe_time(selected), "clients_moved": moved,
             **self.books.count_steps(times, trained),
             "bytes_sent_by_server": world.sent - sent, "bytes_received_by_server": world.received - received,
             **describe_memory(self.pool.peak_memory)}
@@ -137,18 +137,18 @@ class Run:
         state.seconds += time.perf_counter() - begin
         self.books.enter(table, facts | {"seconds": state.seconds})
 
-    def attend(self, t: int, traffic: tuple[int, int]) -> Turnout:
-        """Draw the participants of round t, and tell the ranks who of them makes only a part of its steps in time.
+    def select_clients(self, t: int, traffic: tuple[int, int]) -> SelectedClients:
+        """Select the participants of round t, and tell the ranks who of them makes only a part of its steps in time.
 
         Args:
             traffic: bytes that a participant receives and sends."""
         state = self.state
-        attending = self.books.attendance.attend(t, state.simulated_seconds, traffic,
-                                                 lambda ids: self.pool.measure_losses(t, ids, state.shared))
-        ids, portions = attending.portions
+        selected = self.books.client_selector.select(
+            t, state.simulated_seconds, traffic, lambda ids: self.pool.measure_losses(t, ids, state.shared))
+        ids, portions = selected.portions
         if len(ids):
             self.pool.call(OrderPerformer.set_portions, ids, portions)
-        return attending
+        return selected
 
     def exchange(self, who: Participants, judge: bool) -> Participants:
         """Let the server address the participants and take what they send. Return whose updates it took.
@@ -202,7 +202,7 @@ class Run:
         if (ids := self.method.warm_up_participants(len(self.federation.sizes), self.config.seed)) is not None:
             asked = Participants(ids, self.federation.sizes[ids], -1, self.config.seed, len(self.federation.sizes))
             traffic = self.hooks.traffic(self.state.shared)
-            self.state.simulated_seconds = self.books.attendance.time_warm_up(asked, traffic)
+            self.state.simulated_seconds = self.books.client_selector.time_warm_up(asked, traffic)
             who = self.exchange(asked, judge=False)
             if not len(who.ids):
                 raise FedmpiError(f"no update of clients {ids.tolist()}, which train before round 1, can be used, and "

@@ -8,6 +8,7 @@ BOOKS = "fedmpi.server.books:Books."
 CLUSTERING = "fedmpi.clustering.kmeans_and_linkage:"
 METRICS = "fedmpi.server.metrics:"
 EARLY_STOPPING = "fedmpi.server.early_stopping:"
+SELECTION = "fedmpi.server.client_selection:"
 FAULTY = "fedmpi.faults:"
 COST = "fedmpi.server.round_cost:"
 REHEARSAL = "fedmpi.server.rehearsal:"
@@ -129,23 +130,23 @@ FAULTS: list[tuple[str, str, str]] = [
      "(self.end - phase >= -rounding)"),
     ("fedmpi.server.availability:measure_rounding", "8 * np.spacing(now)", "0 * np.spacing(now)"),
     ("fedmpi.server.edge_cost:EdgeLedger.compute_cost", "if told_losses else 0", "if False else 0"),
-    (BOOKS + "_edge_costs", '"candidates" in attending.facts', "False"),
-    ("fedmpi.server.attendance:Attendance._time_choice", "np.minimum(seconds, until[ids])", "seconds"),
+    (BOOKS + "_edge_costs", '"candidates" in selected.facts', "False"),
+    (SELECTION + "ClientSelector._time_choice", "np.minimum(seconds, until[ids])", "seconds"),
     ("fedmpi.server.simulated_time:SimulatedTime.time_round", "allowed[i] - cost.transfer[i]", "allowed[i]"),
     ("fedmpi.server.simulated_time:fit_portion", "<= budget", "< budget"),
-    ("fedmpi.server.attendance:Attendance.attend", "waited + choosing", "choosing"),
-    ("fedmpi.server.attendance:check_attendance", "settings, method, traffic)", "settings, method, (0, len(up)))"),
-    ("fedmpi.server.attendance:check_attendance", "    refuse_absence(attendance)\n", ""),
-    ("fedmpi.server.attendance:check_attendance", "    refuse_short_times(attendance, traffic)\n", ""),
-    ("fedmpi.server.attendance:refuse_short_times", "nbytes, longest).in_time.any()", "nbytes).in_time.any()"),
-    ("fedmpi.server.attendance:refuse_short_times", "[longest > 0]", ""),
-    ("fedmpi.server.attendance:refuse_short_times", "clock.stragglers.jitter or", ""),
+    (SELECTION + "ClientSelector.select", "waited + choosing", "choosing"),
+    (SELECTION + "make_client_selector", "settings, method, traffic)", "settings, method, (0, len(up)))"),
+    (SELECTION + "make_client_selector", "    refuse_never_available(selector)\n", ""),
+    (SELECTION + "make_client_selector", "    refuse_short_times(selector, traffic)\n", ""),
+    (SELECTION + "refuse_short_times", "nbytes, longest).in_time.any()", "nbytes).in_time.any()"),
+    (SELECTION + "refuse_short_times", "[longest > 0]", ""),
+    (SELECTION + "refuse_short_times", "clock.stragglers.jitter or", ""),
     ("fedmpi.server.availability:AvailableTimes.count_clients", "self.begin < rounds", "self.begin <= rounds"),
     ("fedmpi.server.availability:AvailableTimes.count_clients", "self.who if self.in_seconds else", ""),
     (BOOKS + "describe_absence", '("late", "lost", "bad_updates")', '("lost", "bad_updates")'),
     (BOOKS + "describe_absence", '("late", "lost", "bad_updates")', '("late", "bad_updates")'),
     (BOOKS + "describe_absence", 'if line["round"]]', "]"),
-    ("fedmpi.server.attendance:Attendance.attend", "up if compared else down + up", "down + up"),
+    (SELECTION + "ClientSelector.select", "up if compared else down + up", "down + up"),
     # running statistics, equal centres, attackers
     ("fedmpi.server.metrics:Groups.summarise", "column[honest])", "column)"),
     ("fedmpi.server.metrics:Groups.summarise", "honest & (self.planted == g)", "self.planted == g"),

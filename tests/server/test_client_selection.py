@@ -1,4 +1,4 @@
-"""Who takes part: sampling by size and by loss, times of availability, speeds and deadlines."""
+"""Client selection: sampling by size and by loss, times of availability, speeds and deadlines."""
 from __future__ import annotations
 
 import json
@@ -14,8 +14,8 @@ from fedmpi.errors import BadInput
 from fedmpi.method import Participants
 from fedmpi.participation import Availability
 from fedmpi.server import sampling
-from fedmpi.server.attendance import Attendance
 from fedmpi.server.availability import AvailableTimes
+from fedmpi.server.client_selection import ClientSelector
 from fedmpi.server.sampling import draw_participants
 from fedmpi.server.simulated_time import SimulatedTime, fit_portion
 
@@ -219,9 +219,9 @@ def test_those_whose_losses_were_compared_have_received_the_model(how, choosing,
                         "stragglers": {"step_seconds": 1.}, "edge": {"bandwidth": 800.}})
     ledger = SimpleNamespace(list_works=lambda who: [RoundWork(10, 0, (1,))] * len(who.ids),
                              count_loss_work=lambda n: RoundWork(0, 10, (), 1))
-    attendance = Attendance(settings, None, SimpleNamespace(sizes=np.full(4, 10)), ledger)
-    found = attendance.attend(0, 0., (96, 200), lambda ids: -ids.astype(float))
-    assert len(found.asked.ids) == 1 and found.seconds == pytest.approx(choosing + 1 + nbytes / 100)
+    selector = ClientSelector(settings, None, SimpleNamespace(sizes=np.full(4, 10)), ledger)
+    found = selector.select(0, 0., (96, 200), lambda ids: -ids.astype(float))
+    assert len(found.participants.ids) == 1 and found.seconds == pytest.approx(choosing + 1 + nbytes / 100)
     assert found.facts.get("mib_candidates", 0) == (2 * 96 + 3 * 4) / 2 ** 20 * (how == "loss")
 
 
@@ -233,12 +233,12 @@ def test_candidates_that_leave_before_they_told_their_loss(tmp_path):
                         "availability": {"file": str(tmp_path / "a.csv"), "unit": "seconds"}})
     ledger = SimpleNamespace(list_works=lambda who: [RoundWork(10, 0, (1,))] * len(who.ids),
                              count_loss_work=lambda n: RoundWork(0, 10, (), 1))
-    attendance = Attendance(settings, None, SimpleNamespace(sizes=np.full(4, 10)), ledger)
-    found = attendance.attend(0, 0., (96, 200), lambda ids: -ids.astype(float))
+    selector = ClientSelector(settings, None, SimpleNamespace(sizes=np.full(4, 10)), ledger)
+    found = selector.select(0, 0., (96, 200), lambda ids: -ids.astype(float))
     # the server waits for client 1, whose training ends as it leaves
-    assert found.asked.ids.tolist() == [0, 1] and found.facts["late"] == [0, 1] and found.seconds == 2
-    found = attendance.attend(0, 1.5, (96, 200), lambda ids: -ids.astype(float))
-    assert found.asked.ids.tolist() == [1] and found.facts["late"] == [1] and found.seconds == .5
+    assert found.participants.ids.tolist() == [0, 1] and found.facts["late"] == [0, 1] and found.seconds == 2
+    found = selector.select(0, 1.5, (96, 200), lambda ids: -ids.astype(float))
+    assert found.participants.ids.tolist() == [1] and found.facts["late"] == [1] and found.seconds == .5
 
 
 @pytest.mark.parametrize("parts, budget, made", [

@@ -1,4 +1,6 @@
-"""Who takes part in a round, by `train.sampling` and `availability`, and in which simulated time (rank 0).
+"""Client selection (sampling of participants, availability, stragglers), in simulated time (rank 0).
+
+`train.sampling`, `availability` and `stragglers` say who takes part in a round, and who of them is in time.
 
 Everything follows from the settings, the clients' sizes, the round, the simulated seconds so far, the rounds in which
 nobody took part and the files; with sampling loss also from the clients' losses, which are exact on any number of
@@ -30,10 +32,10 @@ from fedmpi.text import MIB, format_spans
 LOSS_BYTES = 4
 
 
-class Turnout(NamedTuple):
-    """Who was asked to take part in a round, and how that went."""
-    # the participants that were drawn
-    asked: Participants
+class SelectedClients(NamedTuple):
+    """The participants that were selected for a round, and how they spend its simulated time."""
+    # those that were drawn, in time or not
+    participants: Participants
     # None: there is no simulated time
     timing: Timing | None
     # simulated seconds of the whole round, with what candidates took and the wait for an available client
@@ -44,32 +46,33 @@ class Turnout(NamedTuple):
     @property
     def in_time(self) -> Participants:
         """Return the participants that are in time, if none of them is lost."""
-        return self.asked if self.timing is None else self.asked.only(self.timing.in_time)
+        return self.participants if self.timing is None else self.participants.only(self.timing.in_time)
 
     @property
     def portions(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the participants that make a part of their steps, (p,), and these portions, (p, 2)."""
         if self.timing is None:
             return np.empty(0, np.int64), np.empty((0, 2), np.int64)
-        return self.asked.ids[self.timing.partial], self.timing.steps[self.timing.partial]
+        return self.participants.ids[self.timing.partial], self.timing.steps[self.timing.partial]
 
     @property
     def made(self) -> np.ndarray | float:
-        """Return the part of its steps that each participant that was asked makes, (n,)."""
+        """Return the part of its steps that each participant makes, (n,)."""
         return 1. if self.timing is None else self.timing.made
 
     def describe(self) -> str:
         """Return a line on who was too late, or why nobody takes part; "" if there is nothing to tell."""
-        late = np.setdiff1d(self.asked.ids, self.in_time.ids).tolist()
+        number, late = self.participants.round + 1, np.setdiff1d(self.participants.ids, self.in_time.ids).tolist()
         nobody = "" if len(self.in_time.ids) else "; nobody takes part, and the server's state stays"
-        if not len(self.asked.ids):
-            return f"round {self.asked.round + 1}: no client is available{nobody}"
-        return f"round {self.asked.round + 1}: clients {format_spans(late)} are too late{nobody}" if late else ""
+        if not len(self.participants.ids):
+            return f"round {number}: no client is available{nobody}"
+        return f"round {number}: clients {format_spans(late)} are too late{nobody}" if late else ""
 
 
 @dataclass
-class Attendance:
-    """Draws participants, and keeps their simulated time. It reads the files, or raises BadInput."""
+class ClientSelector:
+    """Selects the participants of each round, and keeps their simulated time. It reads the files, or raises BadInput.
+    """
     config: Config
     method: Method
     federation: Federation
@@ -89,7 +92,7 @@ class Attendance:
         if self.config.availability is not None:
             self.times = AvailableTimes(self.config.availability, len(self.federation.sizes))
 
-    def announce(self) -> list[str]:
+    def describe_clients(self) -> list[str]:
         """Return lines on available clients and on slow devices, for the begin of a run."""
         lines, settings, n = [], self.config.stragglers, len(self.federation.sizes)
         if self.times is not None:
@@ -103,9 +106,9 @@ class Attendance:
             lines.append(f"stragglers: {speed}, {limit}")
         return lines
 
-    def attend(self, t: int, now: float, traffic: tuple[int, int],
-               measure: Callable[[np.ndarray], np.ndarray]) -> Turnout:
-        """Draw the participants of round t, and work out how they spend its time.
+    def select(self, t: int, now: float, traffic: tuple[int, int],
+               measure: Callable[[np.ndarray], np.ndarray]) -> SelectedClients:
+        """Select the participants of round t, and work out how they spend its time.
 
         Args:
             now: simulated seconds so far.
@@ -117,27 +120,27 @@ class Attendance:
             compared.extend(ids.tolist())
             return measure(ids)
         waited, until = self._look_up(t, now)
-        asked = draw_participants(self.config, t, self.federation.sizes, None if until is None else until > 0,
+        drawn = draw_participants(self.config, t, self.federation.sizes, None if until is None else until > 0,
                                   measure_candidates)
         facts: JsonObject = {} if until is None else {"available": int((until > 0).sum())}
         down, up = traffic
         if compared:
             # those that are chosen would receive the model anyway
-            extra = (len(compared) - len(asked.ids)) * down + len(compared) * LOSS_BYTES
+            extra = (len(compared) - len(drawn.ids)) * down + len(compared) * LOSS_BYTES
             facts |= {"candidates": len(compared), "mib_candidates": extra / MIB}
         if self.clock is None:
-            return Turnout(asked, None, 0., facts)
+            return SelectedClients(drawn, None, 0., facts)
         choosing = self._time_choice(compared, t, down + LOSS_BYTES, until) if compared else 0.
         leaving = None
         if until is not None and self.is_limited_in_seconds:
-            leaving = np.maximum(0, until[asked.ids] - choosing)
-        timing = self.clock.time_round(asked, up if compared else down + up, leaving)
+            leaving = np.maximum(0, until[drawn.ids] - choosing)
+        timing = self.clock.time_round(drawn, up if compared else down + up, leaving)
         if self.config.stragglers is not None or leaving is not None:
-            facts["late"] = asked.ids[~timing.in_time].tolist()
+            facts["late"] = drawn.ids[~timing.in_time].tolist()
         if self.clock.stragglers.late == "partial":
             there = timing.made[timing.in_time]
             facts["work_share"] = float(there.mean()) if len(there) else 0.
-        return Turnout(asked, timing, waited + choosing + timing.seconds, facts)
+        return SelectedClients(drawn, timing, waited + choosing + timing.seconds, facts)
 
     @property
     def is_limited_in_seconds(self) -> bool:
@@ -183,9 +186,9 @@ class Attendance:
                                "a new run with another --out")
 
 
-def check_attendance(config: Config, federation: Federation, method: Method) -> Attendance:
-    """Return what draws participants. Raises BadInput for settings that the method or the federation cannot take, and
-    for files that cannot be used."""
+def make_client_selector(config: Config, federation: Federation, method: Method) -> ClientSelector:
+    """Return the client selection of a run. Raises BadInput for settings that the method or the federation cannot take,
+    and for files that cannot be used."""
     n, settings = len(federation.sizes), config.stragglers
     share = config.train.participation
     most = count_participants(share[1] if isinstance(share, tuple) else share, n)
@@ -193,22 +196,22 @@ def check_attendance(config: Config, federation: Federation, method: Method) -> 
     if candidates is not None and not most <= candidates <= n:
         raise BadInput(f"train.candidates = {candidates}: up to {most} of the {n} clients take part in a round, and "
                        f"are chosen among them; give a number from {most} to {n}")
-    attendance = Attendance(config, method, federation, EdgeLedger.from_config(config, method, federation))
-    refuse_absence(attendance)
-    if attendance.clock is None:
-        return attendance
+    selector = ClientSelector(config, method, federation, EdgeLedger.from_config(config, method, federation))
+    refuse_never_available(selector)
+    if selector.clock is None:
+        return selector
     shared, mine = method.init(n)
     up = rehearse_loop(method, shared, mine, make_blank_samples(federation.shape, federation.dtype))[1]
     traffic = method.traffic(shared, up)
     if settings is not None:
         refuse_stragglers(settings, method, traffic)
-    refuse_short_times(attendance, traffic)
-    return attendance
+    refuse_short_times(selector, traffic)
+    return selector
 
 
-def refuse_absence(attendance: Attendance) -> None:
+def refuse_never_available(selector: ClientSelector) -> None:
     """Raise BadInput if nobody is available in any round of the run."""
-    times, config = attendance.times, attendance.config
+    times, config = selector.times, selector.config
     if times is None or times.count_clients(config.rounds):
         return
     assert config.availability is not None
@@ -233,18 +236,18 @@ def refuse_stragglers(settings: Stragglers, method: Method, traffic: tuple[int, 
                        "method")
 
 
-def refuse_short_times(attendance: Attendance, traffic: tuple[int, int]) -> None:
+def refuse_short_times(selector: ClientSelector, traffic: tuple[int, int]) -> None:
     """Raise BadInput if no client would ever be done by the deadline, or before it leaves. Jitter might let one.
 
     Args:
         traffic: bytes that a participant receives and sends."""
-    config, clock, sizes = attendance.config, attendance.clock, attendance.federation.sizes
+    config, clock, sizes = selector.config, selector.clock, selector.federation.sizes
     assert clock is not None
     everybody = Participants(np.arange(len(sizes)), sizes, 0, config.seed)
     nbytes = traffic[1] if config.train.sampling == "loss" else sum(traffic)
     longest = np.full(len(sizes), np.inf)
-    if attendance.times is not None and attendance.is_limited_in_seconds:
-        longest = attendance.times.find_longest()
+    if selector.times is not None and selector.is_limited_in_seconds:
+        longest = selector.times.find_longest()
     if clock.stragglers.jitter or clock.time_round(everybody, nbytes, longest).in_time.any():
         return
     # of those that are there at some time
