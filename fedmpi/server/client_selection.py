@@ -53,7 +53,7 @@ class SelectedClients(NamedTuple):
         """Return the participants that make a part of their steps, (p,), and these portions, (p, 2)."""
         if self.timing is None:
             return np.empty(0, np.int64), np.empty((0, 2), np.int64)
-        return self.participants.ids[self.timing.partial], self.timing.steps[self.timing.partial]
+        return self.participants.ids[self.timing.partial], self.timing.portions[self.timing.partial]
 
     @property
     def made(self) -> np.ndarray | float:
@@ -106,12 +106,12 @@ class ClientSelector:
             lines.append(f"stragglers: {speed}, {limit}")
         return lines
 
-    def select(self, t: int, now: float, traffic: tuple[int, int],
+    def select(self, t: int, clock_s: float, traffic: tuple[int, int],
                measure: Callable[[np.ndarray], np.ndarray]) -> SelectedClients:
         """Select the participants of round t, and work out how they spend its time.
 
         Args:
-            now: simulated seconds so far.
+            clock_s: simulated seconds so far.
             traffic: bytes that a participant receives and sends.
             measure: returns the losses (d,) of clients (d,), for sampling loss."""
         compared: list[int] = []
@@ -119,7 +119,7 @@ class ClientSelector:
         def measure_candidates(ids: np.ndarray) -> np.ndarray:
             compared.extend(ids.tolist())
             return measure(ids)
-        waited, until = self._look_up(t, now)
+        waited, until = self._look_up(t, clock_s)
         drawn = draw_participants(self.config, t, self.federation.sizes, None if until is None else until > 0,
                                   measure_candidates)
         facts: JsonObject = {} if until is None else {"available": int((until > 0).sum())}
@@ -147,14 +147,14 @@ class ClientSelector:
         """Return whether clients come and go in simulated seconds."""
         return self.times is not None and self.times.in_seconds
 
-    def _look_up(self, t: int, now: float) -> tuple[float, np.ndarray | None]:
+    def _look_up(self, t: int, clock_s: float) -> tuple[float, np.ndarray | None]:
         """Return for how many seconds the server waits for an available client in round t, and until when each client
         is available from then on, (N,), 0 if it is not; None: all always are."""
         if self.times is None:
             return 0., None
         if not self.times.in_seconds:
             return 0., self.times.look_up(t)
-        return self.times.wait_for_next(now)
+        return self.times.wait_for_next(clock_s)
 
     def _time_choice(self, candidates: list[int], t: int, nbytes: int, until: np.ndarray | None) -> float:
         """Return the seconds until all of some candidates have received the model and told their losses, or left."""

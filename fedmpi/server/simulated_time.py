@@ -27,7 +27,7 @@ class Timing(NamedTuple):
     # which of them are in time, (n,) bool
     in_time: np.ndarray
     # the portion of its steps that each makes: so many of every so many, (n, 2) int64, see Portion
-    steps: np.ndarray
+    portions: np.ndarray
     # when each of them is done, or the server waits no longer for it, in seconds, (n,)
     ends: np.ndarray
     # the part of its steps that each participant makes, (n,); of several trainings each is shortened by itself
@@ -41,7 +41,7 @@ class Timing(NamedTuple):
     @property
     def partial(self) -> np.ndarray:
         """Return which participants are in time because they make a part of their steps, (n,) bool."""
-        return self.in_time & (self.steps[:, 0] < self.steps[:, 1])
+        return self.in_time & (self.portions[:, 0] < self.portions[:, 1])
 
 
 class DeviceCost(NamedTuple):

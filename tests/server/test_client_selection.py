@@ -175,7 +175,7 @@ def test_the_time_of_a_round_by_hand():
     found = made.time_round(who, 100)
     np.testing.assert_allclose(found.ends, [1 + 1 / 3 + 1, 1 + 1 / 3 + 2, 4.5, 4.5])
     assert found.in_time.tolist() == [True, True, False, False] and found.seconds == 4.5
-    assert found.steps.tolist() == [[1, 1], [2, 2], [2, 3], [2, 4]] and not found.partial.any()
+    assert found.portions.tolist() == [[1, 1], [2, 2], [2, 3], [2, 4]] and not found.partial.any()
     waited = made.time_round(who, 100, waits=True)
     assert waited.in_time.all() and waited.seconds == pytest.approx(1 + 2 / 3 + 4)
     leaving = made.time_round(who, 100, np.array([2., 9, 9, 9]))
@@ -187,7 +187,7 @@ def test_the_time_of_a_round_by_hand():
 def test_partial_work_is_what_fits():
     made, who = clock(WORKS, stragglers={"step_seconds": 1., "deadline": 3.4, "late": "partial"})
     found = made.time_round(who, 0)
-    assert found.steps.tolist() == [[1, 1], [2, 2], [2, 3], [2, 4]] and found.in_time.all()
+    assert found.portions.tolist() == [[1, 1], [2, 2], [2, 3], [2, 4]] and found.in_time.all()
     assert found.partial.tolist() == [False, False, True, True] and found.made.tolist() == [1, 1, 2 / 3, .5]
     found = made.time_round(who, 0, np.array([9, 2., 1., .5]))
     assert found.in_time.tolist() == [True, True, False, False]
@@ -206,7 +206,7 @@ def test_edge_gives_the_seconds_of_a_step_if_nobody_else_does():
                                                                                    "late": "partial"})
     np.testing.assert_allclose(made.time_round(who, 0, waits=True).ends,
                                made.factors * (10 + 5 / 3) * np.array([1, 2, 3, 4]))
-    steps = made.time_round(who, 0).steps[:, 0]
+    steps = made.time_round(who, 0).portions[:, 0]
     expected = np.minimum([1, 2, 3, 4], (25 / made.factors - 5 / 3 * np.array([1, 2, 3, 4])) // 10)
     np.testing.assert_array_equal(steps, np.maximum(0, expected))
 
