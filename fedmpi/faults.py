@@ -75,3 +75,8 @@ def choose_attackers(attack: Attack | None, n: int, seed: int) -> np.ndarray:
     """Return which of n clients attack, ascending; nobody does without `attack`."""
     count = 0 if attack is None else min(max(1, round(attack.share * n)), n - 1)
     return np.sort(np.random.default_rng((seed, ATTACKERS_STREAM)).choice(n, count, replace=False))
+
+
+def find_honest(attack: Attack | None, n: int, seed: int) -> np.ndarray:
+    """Return which of n clients do not attack, (n,) bool."""
+    return np.isin(np.arange(n), choose_attackers(attack, n, seed), invert=True)

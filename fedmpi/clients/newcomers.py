@@ -17,8 +17,8 @@ def refuse_newcomers(config: Config, method: Method) -> None:
         return
     asked = f"data.new_clients = {config.data.new_clients}"
     if not method.serves_newcomers:
-        raise BadInput(f"{asked}: {method.title or type(method).__name__} cannot serve newcomers; set data.new_clients "
-                       "= 0, or choose another method (`fedmpi methods NAME` says how it serves them)")
+        raise BadInput(f"{asked}: {method.title} cannot serve newcomers; set data.new_clients = 0, or choose "
+                       "another method (`fedmpi methods NAME` says how it serves them)")
     if method.model.buffers and getattr(config.model, "running_stats", "") == "local":
         raise BadInput(f"{asked}: a newcomer has no running statistics of its own, which model.running_stats = local "
                        f"needs; set model.running_stats = average, or {AVOID_STATISTICS}")

@@ -78,7 +78,7 @@ def refuse_training_options(config: Config, federation: Federation, method: Meth
     shared, mine = method.init(len(federation.sizes))
     blank = make_blank_samples(federation.shape, federation.dtype)
     seen = watch_method(method, shared, mine, blank, config)
-    title = method.title or type(method).__name__
+    title = method.title
     if OWN_STEPS in seen and chosen:
         raise BadInput(f"{chosen[0]}: {title} takes steps of its own on each batch, to which no optimizer applies; "
                        "leave it out, or take another method")
@@ -98,8 +98,8 @@ def refuse_regression(config: Config, method: Method) -> None:
     if config.data.task != "regression":
         return
     if not method.supports_targets:
-        raise BadInput(f"data.task = regression: {method.title or type(method).__name__} needs the classes of samples; "
-                       "take another method")
+        raise BadInput(f"data.task = regression: {method.title} needs the classes of samples; take "
+                       "another method")
     if config.train.label_smoothing:
         raise BadInput(f"train.label_smoothing = {config.train.label_smoothing}: with data.task = regression there are "
                        "no labels to smooth; leave it out")

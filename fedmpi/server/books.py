@@ -18,7 +18,7 @@ from fedmpi.comm.rows import make_rows
 from fedmpi.config.evaluation import NEW_CLIENTS_ENDING
 from fedmpi.config.schema import Config
 from fedmpi.data.federation import Federation
-from fedmpi.faults import choose_attackers
+from fedmpi.faults import find_honest
 from fedmpi.json_values import JsonObject
 from fedmpi.method import Method, Participants, State
 from fedmpi.progress import Progress
@@ -71,8 +71,7 @@ class Books:
     @cached_property
     def honest(self) -> np.ndarray:
         """Return which clients do not attack, (N,) bool: accuracies are theirs."""
-        n = len(self.federation.sizes)
-        return np.isin(np.arange(n), choose_attackers(self.config.attack, n, self.config.seed), invert=True)
+        return find_honest(self.config.attack, len(self.federation.sizes), self.config.seed)
 
     @cached_property
     def edge(self) -> EdgeLedger:
@@ -203,12 +202,10 @@ class Books:
 
     def describe_absence(self) -> str:
         """Return a line if rounds passed and the server took an update in none of them, "" otherwise."""
-        lines = [line for line in self.state.metrics if line["round"]]
-        missed = [sum(len(line.get(name, ())) for name in ("late", "lost", "bad_updates")) for line in lines]
-        # books of old versions may not say how many took part
-        if not lines or any(line.get("participants", np.inf) > n for line, n in zip(lines, missed, strict=True)):
+        rounds = sum(line["round"] > 0 for line in self.state.metrics)
+        if not rounds or self.state.count_skipped_rounds() < rounds:
             return ""
-        return (f"warning: nobody took part in any of the {len(lines)} rounds, so nothing was learned; metrics.jsonl "
+        return (f"warning: nobody took part in any of the {rounds} rounds, so nothing was learned; metrics.jsonl "
                 "says of each round who was available, late or lost\n")
 
     def result(self) -> JsonObject:

@@ -225,7 +225,7 @@ def refuse_stragglers(settings: Stragglers, method: Method, traffic: tuple[int, 
 
     Args:
         traffic: bytes that a participant receives and sends."""
-    title = method.title or type(method).__name__
+    title = method.title
     limit = f"stragglers.late = {settings.late}" if settings.deadline is None else (
         f"stragglers.deadline = {settings.deadline}")
     if (settings.deadline is not None or settings.late == "partial") and not traffic[1]:

@@ -10,7 +10,7 @@ import numpy as np
 from fedmpi.config.schema import Config
 from fedmpi.data.federation import Federation
 from fedmpi.errors import BadInput
-from fedmpi.faults import choose_attackers
+from fedmpi.faults import find_honest
 from fedmpi.json_values import JsonObject
 from fedmpi.server.metrics import find_best_line
 from fedmpi.storage.run_status import AT_BEST_VALIDATION, BEST_ON
@@ -23,7 +23,7 @@ def refuse_validation_settings(config: Config, federation: Federation) -> None:
     Raises:
         BadInput: with the setting and a remedy."""
     asked, n = {"evaluate.on": config.evaluate.on, "stop.on": config.stop and config.stop.on}, len(federation.sizes)
-    honest = np.isin(np.arange(n), choose_attackers(config.attack, n, config.seed), invert=True)
+    honest = find_honest(config.attack, n, config.seed)
     for name in (name for name, on in asked.items() if on == "validation"):
         if config.data.comes_split:
             raise BadInput(f"{name} = validation, but the data come split, without a validation part: choose another "

@@ -45,6 +45,7 @@ class RunState:
     def count_skipped_rounds(self) -> int:
         """Return in how many rounds the server took no update, so that its state stayed."""
         missing = ("late", "lost", "bad_updates")
+        # metrics.jsonl of old versions may not say how many took part
         return sum(line["round"] > 0 and line.get("participants") == sum(len(line.get(key, ())) for key in missing)
                    for line in self.metrics)
 

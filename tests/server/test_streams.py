@@ -11,7 +11,7 @@ from fedmpi import faults, registry
 from fedmpi.clustering import kmeans_and_linkage
 from fedmpi.config.schema import resolve
 from fedmpi.engines.batch_plan import LocalTraining, draw_batches, make_generator
-from fedmpi.faults import Attack, Faults, choose_attackers
+from fedmpi.faults import Attack, Faults, choose_attackers, find_honest
 from fedmpi.method import Participants
 from fedmpi.server import sampling
 from fedmpi.server.sampling import choose_addressed, draw_participants
@@ -58,7 +58,8 @@ def test_all_clients_are_addressed_where_all_are_judged_after_training(after, ju
     (0, 4, .01, [0]), (0, 4, .99, [0, 2, 3]), (9, 50, .1, [4, 5, 6, 37, 45])])
 def test_who_attacks_at_least_one_and_never_all(seed, n, share, ids):
     assert choose_attackers(Attack("noise", share), n, seed).tolist() == ids
-    assert choose_attackers(None, n, seed).tolist() == []
+    assert np.flatnonzero(~find_honest(Attack("noise", share), n, seed)).tolist() == ids
+    assert choose_attackers(None, n, seed).tolist() == [] and find_honest(None, n, seed).all()
 
 
 @pytest.mark.parametrize("seed, t, asked, there", [

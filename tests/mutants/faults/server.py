@@ -9,6 +9,7 @@ CLUSTERING = "fedmpi.clustering.kmeans_and_linkage:"
 METRICS = "fedmpi.server.metrics:"
 EARLY_STOPPING = "fedmpi.server.early_stopping:"
 SELECTION = "fedmpi.server.client_selection:"
+SKIPPED = "fedmpi.server.run_state:RunState.count_skipped_rounds"
 FAULTY = "fedmpi.faults:"
 COST = "fedmpi.server.round_cost:"
 REHEARSAL = "fedmpi.server.rehearsal:"
@@ -143,9 +144,9 @@ FAULTS: list[tuple[str, str, str]] = [
     (SELECTION + "refuse_short_times", "clock.stragglers.jitter or", ""),
     ("fedmpi.server.availability:AvailableTimes.count_clients", "self.begin < rounds", "self.begin <= rounds"),
     ("fedmpi.server.availability:AvailableTimes.count_clients", "self.who if self.in_seconds else", ""),
-    (BOOKS + "describe_absence", '("late", "lost", "bad_updates")', '("lost", "bad_updates")'),
-    (BOOKS + "describe_absence", '("late", "lost", "bad_updates")', '("late", "bad_updates")'),
-    (BOOKS + "describe_absence", 'if line["round"]]', "]"),
+    (SKIPPED, '("late", "lost", "bad_updates")', '("lost", "bad_updates")'),
+    (SKIPPED, '("late", "lost", "bad_updates")', '("late", "bad_updates")'),
+    (BOOKS + "describe_absence", 'line["round"] > 0 for', "True for"),
     (SELECTION + "ClientSelector.select", "up if compared else down + up", "down + up"),
     # running statistics, equal centres, attackers
     ("fedmpi.server.metrics:Groups.summarise", "column[honest])", "column)"),
