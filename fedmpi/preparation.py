@@ -25,7 +25,7 @@ from fedmpi.ranks import format_hosts, list_warnings
 from fedmpi.server.books import Books
 from fedmpi.server.checkpoint_writer import CheckpointWriter
 from fedmpi.server.metrics import Groups
-from fedmpi.server.on_disk_error import Storage
+from fedmpi.server.on_disk_error import DiskErrorPolicy
 from fedmpi.server.rounds import Run
 from fedmpi.server.run_state import RunState
 from fedmpi.settings import list_setting_names
@@ -49,14 +49,14 @@ def prepare_run(parts: Parts, decision: Decision, progress: Progress, stop: Call
     movable = not first and parts.method.message_template() is None
     pace = Pace(parts.pool.homes, movable=movable, row=nbytes(first),
                 sizes=federation.sizes if parts.config.placement == "balanced" else None)
-    storage = Storage(parts.config.checkpoint.failure, progress)
+    disk_errors = DiskErrorPolicy(parts.config.checkpoint.failure, progress)
     hooks = Hooks(parts.method, first, parts.up, federation.classes)
     books = Books(parts.config, parts.method, hooks, parts.pool, federation, folder, progress, state, parts.up,
-                  storage, decision.client_selector, parts.gpus())
+                  disk_errors, decision.client_selector, parts.gpus())
     checkpoints = CheckpointWriter(parts.config, parts.pool, federation, folder, progress, state, parts.gpus(),
                                    books.client_selector.describe_files())
     run = Run(parts.config, parts.method, hooks, parts.pool, federation, progress, state, parts.up, stop, pace,
-              deadline, storage, books, checkpoints, on_round)
+              deadline, disk_errors, books, checkpoints, on_round)
     announce_run(run, parts, decision)
     if decision.snapshot and decision.resume:
         run.checkpoints.restore(decision.resume.resolve(), decision.snapshot)

@@ -206,7 +206,7 @@ def conclude(run: Run) -> int:
     from fedmpi.storage.run_status import describe_best
     from fedmpi.text import format_duration
     evaluate_last_round(run)
-    result, honest, task = run.books.result() | run.storage.facts(), run.books.honest, run.books.task
+    result, honest, task = run.books.result() | run.disk_errors.facts(), run.books.honest, run.books.task
     run.books.folder.finish(result, run.state.metrics)
     worst = task.format(result[f"{task.measure}_worst_decile"])
     run.progress.say(f"{result['method']}: {task.title} {task.format(result[task.key])} mean over {honest.sum()} "
@@ -215,7 +215,7 @@ def conclude(run: Run) -> int:
                      f"{format_duration(result['seconds'])} on {result['ranks']} "
                      f"rank{'s' * (result['ranks'] > 1)}\n{run.books.explain_early_stop()}"
                      f"{run.books.describe_absence()}"
-                     f"digest {result['digest'][:16]}  results in {run.books.folder.path}{run.storage.summary()}")
+                     f"digest {result['digest'][:16]}  results in {run.books.folder.path}{run.disk_errors.summary()}")
     return errors.FINISHED
 
 

@@ -34,7 +34,7 @@ from fedmpi.server.metrics import (
     split_measures,
     summarise_newcomers,
 )
-from fedmpi.server.on_disk_error import Storage
+from fedmpi.server.on_disk_error import DiskErrorPolicy
 from fedmpi.server.run_state import RunState
 from fedmpi.storage.folder import RunFolder
 from fedmpi.storage.run_status import list_evaluated
@@ -55,7 +55,7 @@ class Books:
     state: RunState
     # one client's Up, as a template of its fields
     up: State
-    storage: Storage
+    disk_errors: DiskErrorPolicy
     # selects participants, and keeps their simulated time
     client_selector: ClientSelector
     # GPUs at work, see engines/gpu_card.py
@@ -147,7 +147,7 @@ class Books:
         further, task = self.config.evaluate.columns, self.task
         state.metrics.append({"round": state.round, **make_metrics_line(rows, self.honest, further, task),
                               **summarise_newcomers(newcomers, further, task), **facts})
-        with self.storage.tried(state.round):
+        with self.disk_errors.handled(state.round):
             self.folder.append_metrics(state.metrics)
         if state.round in self.config.evaluate.embeddings:
             self._add_embeddings()

@@ -26,5 +26,5 @@ def evaluate_last_round(run: Run) -> None:
     run.books.folder.behind = True
     run.books.enter(table, facts | made | {"steps": facts.get("steps", {}) | made["steps"], "seconds": state.seconds})
     run.progress.note(f"round {state.round} was not evaluated, and is the last one now: judged")
-    with run.storage.tried(state.round):
+    with run.disk_errors.handled(state.round):
         run.checkpoints.save()

@@ -9,7 +9,7 @@ from fedmpi.json_values import JsonObject
 from fedmpi.progress import Progress
 
 
-class Storage:
+class DiskErrorPolicy:
     """The policy of a run, and the rounds after which something could not be written (rank 0)."""
 
     def __init__(self, failure: str, progress: Progress):
@@ -18,7 +18,7 @@ class Storage:
         self.refused: list[int] = []
 
     @contextmanager
-    def tried(self, round: int) -> Iterator[None]:
+    def handled(self, round: int) -> Iterator[None]:
         """Let a StorageError end the run, or only warn of it. What was refused is tried again when the next is due."""
         try:
             yield

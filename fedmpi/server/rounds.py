@@ -25,7 +25,7 @@ from fedmpi.progress import Progress
 from fedmpi.server.books import Books
 from fedmpi.server.checkpoint_writer import CheckpointWriter
 from fedmpi.server.client_selection import SelectedClients
-from fedmpi.server.on_disk_error import Storage
+from fedmpi.server.on_disk_error import DiskErrorPolicy
 from fedmpi.server.run_state import RunState
 from fedmpi.server.sampling import choose_addressed
 from fedmpi.server.state_check import (
@@ -56,7 +56,7 @@ class Run:
     # when this start of the run is over
     deadline: Deadline
     # what to do if the disk refuses
-    storage: Storage
+    disk_errors: DiskErrorPolicy
     books: Books
     checkpoints: CheckpointWriter
     # is called with the line of metrics.jsonl after every round; None: nobody asked for that
@@ -86,7 +86,7 @@ class Run:
             if due:
                 # The first one is waited for if there is a deadline, to know how long it takes, and so is the last.
                 timed = not self.deadline.known or self.checkpoints.slowest_s > 0
-                with self.storage.tried(state.round):
+                with self.disk_errors.handled(state.round):
                     self.checkpoints.save(while_training=timed and not self.is_over)
         return True
 
@@ -107,7 +107,7 @@ class Run:
 
         Args:
             wait: wait until it is complete: only one is written at a time."""
-        with self.storage.tried(self.checkpoints.last_round):
+        with self.disk_errors.handled(self.checkpoints.last_round):
             self.checkpoints.collect(wait)
 
     @property

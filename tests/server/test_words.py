@@ -90,7 +90,7 @@ def test_the_last_lines_name_honest_clients_ranks_and_a_disk_that_refused(quiet)
     run.pool.world.size, call = 3, run.pool.call
     run.pool.call = lambda order, *arrays: setattr(run.pool.world, "size", 1) or (
         call(order, *arrays), setattr(run.pool.world, "size", 3))[0]
-    run.storage.refused = [4, 2, 4]
+    run.disk_errors.refused = [4, 2, 4]
     first, _, warning = finished(run, 7)
     assert "mean over 7 honest clients, " in first and first.endswith("40 rounds in 75 s on 3 ranks")
     assert warning == ("warning: the disk refused a checkpoint or a measure 3 times, last after round 4; log.txt says "

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedmpi.errors import BadInput, FedmpiError, StorageError
-from fedmpi.server.on_disk_error import Storage
+from fedmpi.server.on_disk_error import DiskErrorPolicy
 from fedmpi.storage import folder as module
 from fedmpi.storage.folder import RunFolder, choose_folder, line_to_json, replace_non_finite
 from fedmpi.storage.history import join_tables, read_history
@@ -235,27 +235,27 @@ class Words:
 
 
 def test_a_run_that_is_told_to_stop_stops():
-    storage = Storage("stop", Words())
-    with pytest.raises(StorageError, match="^full$"), storage.tried(3):
+    policy = DiskErrorPolicy("stop", Words())
+    with pytest.raises(StorageError, match="^full$"), policy.handled(3):
         raise StorageError("full")
-    assert not storage.progress.said and storage.facts() == {} and storage.summary() == ""
+    assert not policy.progress.said and policy.facts() == {} and policy.summary() == ""
 
 
 def test_a_run_that_is_told_to_continue_says_what_it_went_on_without():
-    storage = Storage("continue", Words())
-    with storage.tried(1):
+    policy = DiskErrorPolicy("continue", Words())
+    with policy.handled(1):
         pass
-    assert (storage.facts(), storage.summary(), storage.progress.said) == ({}, "", [])
+    assert (policy.facts(), policy.summary(), policy.progress.said) == ({}, "", [])
     for round in (7, 3, 7):
-        with storage.tried(round):
+        with policy.handled(round):
             raise StorageError(f"disk {round}")
-    assert storage.progress.said == [f"warning: round {round}: disk {round} (the run goes on and tries again, as "
+    assert policy.progress.said == [f"warning: round {round}: disk {round} (the run goes on and tries again, as "
                                      "checkpoint.failure = continue says)" for round in (7, 3, 7)]
-    assert storage.facts() == {"rounds_refused_by_disk": [3, 7]}
-    assert storage.summary() == ("\nwarning: the disk refused a checkpoint or a measure 3 times, last after round 7; "
+    assert policy.facts() == {"rounds_refused_by_disk": [3, 7]}
+    assert policy.summary() == ("\nwarning: the disk refused a checkpoint or a measure 3 times, last after round 7; "
                                  "log.txt says which")
     # For example, another run took over the folder.
     for error in (FedmpiError, OSError):
-        with pytest.raises(error), storage.tried(9):
+        with pytest.raises(error), policy.handled(9):
             raise error("not the disk's")
-    assert storage.refused == [7, 3, 7]
+    assert policy.refused == [7, 3, 7]

@@ -123,7 +123,7 @@ FAULTS: list[tuple[str, str, str]] = [
     (METRICS + "Groups.summarise", "self.planted == g", "self.planted != g"),
     (METRICS + "compute_embedding", ".flip(1)", ""),
     # what is told and counted
-    ("fedmpi.server.on_disk_error:Storage.facts", "sorted(set(self.refused))", "self.refused"),
+    ("fedmpi.server.on_disk_error:DiskErrorPolicy.facts", "sorted(set(self.refused))", "self.refused"),
     # who takes part, and in which simulated time
     (PARTICIPATION + "draw_by_size", "count - certain.sum()", "count"),
     (PARTICIPATION + "choose_highest", "nan=np.inf", "nan=-np.inf"),
