@@ -11,7 +11,6 @@ import numpy as np
 from fedmpi import __version__
 from fedmpi.assembly import Decision, Parts
 from fedmpi.clients.hooks import Hooks
-from fedmpi.clients.hosted import ON_GPU
 from fedmpi.clients.placement import Pace
 from fedmpi.comm.order_performer import OrderPerformer
 from fedmpi.config.idle_settings import list_idle_settings, list_settings_of_statistics
@@ -90,7 +89,7 @@ def choose_engine(run: Run, snapshot: Snapshot | None) -> None:
         pool.hosted.engine_why = snapshot.books.get("engine_why", pool.hosted.engine_why)
         if snapshot.books["engine"] != pool.hosted.engine.name:
             pool.call(OrderPerformer.use_engine, np.frombuffer(snapshot.books["engine"].encode(), np.uint8))
-    elif pool.call(OrderPerformer.gather_times)[:, ON_GPU].any():
+    elif pool.call(OrderPerformer.gather_reports).on_gpu.any():
         loop, vmap = pool.call(OrderPerformer.time_engines, *pool.list_changed_fields(run.state.shared)).sum(0)
         name = "vmap" if vmap < loop else "loop"
         pool.hosted.engine_why = f"{loop:.3f} s for loop, {vmap:.3f} s for vmap on the first clients"

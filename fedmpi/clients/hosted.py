@@ -38,9 +38,6 @@ from fedmpi.server_only import join_sent, list_sent
 if TYPE_CHECKING:
     from fedmpi.engines.engine import Engine
 
-# Columns of the result of `take_times`; the last one says whether the rank trains on a GPU.
-ROUND_PHASES, ON_GPU = ("train", "judge"), 2
-
 
 class HostedClients:
     """The clients of one rank, in ascending order, and the engine that trains them.
@@ -86,7 +83,7 @@ class HostedClients:
         # for the next round: what the server addressed to clients, and the part of their steps that they make
         self.messages: dict[int, State] = {}
         self.portions: dict[int, Portion] = {}
-        self.seconds = dict.fromkeys(ROUND_PHASES, 0.)
+        self.seconds = {"train": 0., "judge": 0.}
 
     def get_training_samples(self, client: int) -> tuple[Tensor, Tensor]:
         """Return a client's training samples and labels; an attacker may flip its labels."""
@@ -291,9 +288,13 @@ class HostedClients:
         if touched:
             self.store.restore(client, dict(zip(self.store.first._fields, mine, strict=True)))
 
-    def take_times(self) -> np.ndarray:
-        """Return the seconds per phase since the last call, and whether this rank trains on a GPU, (phases + 1,)."""
-        gpu = bool(self.clients) and self.device.type == "cuda"
-        spent = np.array([*(self.seconds[p] for p in ROUND_PHASES), gpu], float)
-        self.seconds = dict.fromkeys(ROUND_PHASES, 0.)
+    def take_seconds(self) -> tuple[float, float]:
+        """Return the seconds of training and of judging since the last call."""
+        spent = self.seconds["train"], self.seconds["judge"]
+        self.seconds = {"train": 0., "judge": 0.}
         return spent
+
+    @property
+    def trains_on_gpu(self) -> bool:
+        """Return whether this rank hosts clients that train on a GPU."""
+        return bool(self.clients) and self.device.type == "cuda"

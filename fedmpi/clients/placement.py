@@ -90,10 +90,11 @@ class Pace:
             self.training_ranks = self.homes[who.ids]
         return self.training_ranks
 
-    def record(self, seconds: np.ndarray, who: Participants) -> JsonObject:
-        """Learn from the seconds of a round, (ranks, phases). Return its facts for metrics.jsonl, among them imbalance
-        (longest training time / mean) and idle share (mean waiting time / longest training time)."""
-        train = seconds[self.hosts, 0]
+    def record(self, train_seconds: np.ndarray, judge_seconds: np.ndarray, who: Participants) -> JsonObject:
+        """Learn from how long each rank trained and judged in a round, (ranks,). Return the round's facts for
+        metrics.jsonl, among them imbalance (longest training time / mean) and idle share (mean waiting time / longest
+        training time)."""
+        train = train_seconds[self.hosts]
         costs = np.array([(np.asarray(who.sizes)[self.training_ranks == r] + FIXED_COST).sum() for r in self.hosts])
         if (costs > 0).all() and (train > 0).all():
             rate = costs / train
@@ -101,7 +102,7 @@ class Pace:
             self.rounds += 1
             self.seconds += (train.max() - self.seconds) / self.rounds
         busy, longest = train.mean(), max(train.max(), 1e-9)
-        return {"seconds_train": float(train.max()), "seconds_judge": float(seconds[self.hosts, 1].max()),
+        return {"seconds_train": float(train.max()), "seconds_judge": float(judge_seconds[self.hosts].max()),
                 "imbalance": float(longest / max(busy, 1e-9)), "idle_share": float(1 - busy / longest)}
 
     def plan_moves(self, left: int) -> tuple[np.ndarray, np.ndarray] | None:

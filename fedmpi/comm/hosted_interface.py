@@ -129,8 +129,12 @@ class Hosted(Protocol):
     def host_client(self, client: int, touched: bool, *mine: np.ndarray) -> None:
         """Host a client from now on, with what `release_client` returned."""
 
-    def take_times(self) -> np.ndarray:
-        """Return the seconds of each phase since the last call, and whether this rank trains on a GPU."""
+    def take_seconds(self) -> tuple[float, float]:
+        """Return the seconds of training and of judging since the last call."""
+
+    @property
+    def trains_on_gpu(self) -> bool:
+        """Return whether this rank hosts clients that train on a GPU."""
 
     def use_engine(self, engine: str) -> None:
         """Train with another engine from now on."""

@@ -20,6 +20,7 @@ from fedmpi.comm.gpu_staging import stage_for_mpi
 from fedmpi.comm.hosted_interface import Hosted
 from fedmpi.comm.memory_use import measure_peak_memory
 from fedmpi.comm.orders import UP, RowRef, order
+from fedmpi.comm.rank_reports import RankReports
 from fedmpi.comm.robust import trim_mean_by
 from fedmpi.comm.transport import Transport
 
@@ -45,8 +46,6 @@ class OrderPerformer:
         self.outgoing: np.ndarray | None = None
         # whether some rank was asked to stop (known at rank 0)
         self.stop_requested = False
-        # MiB that each rank held at most, on its host and on its GPU, (ranks, 2); known at rank 0
-        self.peak_memory = np.zeros((world.size, 2))
 
     @order()
     def stop(self, code: np.ndarray) -> None:
@@ -147,19 +146,19 @@ class OrderPerformer:
 
     @order(first_state=2)
     def judge(self, when: np.ndarray, changed: np.ndarray,
-              *state: np.ndarray | Tensor) -> tuple[np.ndarray, np.ndarray] | None:
+              *state: np.ndarray | Tensor) -> tuple[np.ndarray, RankReports] | None:
         """Return the measures of all clients and of the m new ones, (N + m, 3 or 4, 1 + measures), and what
-        `gather_times` returns."""
+        `gather_reports` returns."""
         self.hosted.receive_shared(changed, state)
         table = self.hosted.evaluator.measure_clients(int(when), len(self.homes))
-        own = self._own_times()
-        times = np.zeros((self.world.size, len(own)))
-        times[self.world.rank] = own
+        own = self._make_report()
+        reports = np.zeros((self.world.size, len(own)))
+        reports[self.world.rank] = own
         # Every rank fills its own rows, so one sum brings both tables together.
-        both = self.world.reduce(np.concatenate([table.ravel(), times.ravel()]))
+        both = self.world.reduce(np.concatenate([table.ravel(), reports.ravel()]))
         if self.world.rank:
             return None
-        return both[:table.size].reshape(table.shape), self._note_stop(both[table.size:].reshape(times.shape))
+        return both[:table.size].reshape(table.shape), self._read_reports(both[table.size:].reshape(reports.shape))
 
     @order()
     def set_portions(self, ids: np.ndarray, portions: np.ndarray) -> None:
@@ -179,24 +178,25 @@ class OrderPerformer:
         return self._gather_in_order(self.hosted.evaluator.measure_training_losses(int(when), here), homes)
 
     @order()
-    def gather_times(self) -> np.ndarray | None:
-        """Return seconds by phase, and gradient steps, of each rank since the last time, (ranks, ...)."""
-        every = self._gather_row(self._own_times())
-        return None if every is None else self._note_stop(every)
+    def gather_reports(self) -> RankReports | None:
+        """Return the reports of all ranks, of what happened since the last ones."""
+        rows = self._gather_row(self._make_report())
+        return None if rows is None else self._read_reports(rows)
 
-    def _own_times(self) -> np.ndarray:
-        """Return this rank's times, its clients' steps, its peak memory, and whether this worker was asked to stop.
+    def _make_report(self) -> np.ndarray:
+        """Return this rank's report as a row.
 
         A signal may reach any rank. Rank 0 looks for itself at the end of every round."""
         hosted = self.hosted
         asked = self.world.rank > 0 and hosted.context.stop()
-        return np.concatenate([hosted.take_times(), hosted.counter.take(), measure_peak_memory(hosted.device), [asked]])
+        return RankReports.to_row(*hosted.take_seconds(), hosted.trains_on_gpu, asked,
+                                  measure_peak_memory(hosted.device), hosted.counter.take())
 
-    def _note_stop(self, every: np.ndarray) -> np.ndarray:
-        """Note the last columns of all ranks' times, which are no times; return the others."""
-        self.peak_memory = every[:, -3:-1]
-        self.stop_requested = self.stop_requested or bool(every[:, -1].any())
-        return every[:, :-3]
+    def _read_reports(self, rows: np.ndarray) -> RankReports:
+        """Return the reports of all ranks, and remember if some rank was asked to stop."""
+        reports = RankReports.from_rows(rows)
+        self.stop_requested = self.stop_requested or bool(reports.stop_requested.any())
+        return reports
 
     @order()
     def gather_digests(self) -> np.ndarray | None:

@@ -15,6 +15,7 @@ from fedmpi.comm.gpu_staging import allocate_bytes
 from fedmpi.comm.hosted_interface import Hosted
 from fedmpi.comm.order_performer import OrderPerformer
 from fedmpi.comm.orders import ORDERS, UP, Order
+from fedmpi.comm.rank_reports import RankReports
 from fedmpi.comm.robust import RobustMean
 from fedmpi.comm.transport import Transport
 from fedmpi.server_only import select_sent
@@ -64,11 +65,6 @@ class RankPool:
         """Say whether some rank was asked to stop, as far as rank 0 knows."""
         return self.performer.stop_requested
 
-    @property
-    def peak_memory(self) -> np.ndarray:
-        """Return the MiB that each rank held at most so far, on its host and on its GPU, (ranks, 2)."""
-        return self.performer.peak_memory
-
     def train(self, when: int, ids: np.ndarray, judge: bool, shared: tuple[Tensor, ...],
               ranks: np.ndarray | None = None) -> np.ndarray:
         """Let participants train; return whose updates arrived, (n,) bool: all, unless bad ones are skipped.
@@ -89,8 +85,8 @@ class RankPool:
         self.call(OrderPerformer.dismiss, bad > 0)
         return bad == 0
 
-    def judge(self, when: int, shared: tuple[Tensor, ...]) -> tuple[np.ndarray, np.ndarray]:
-        """Return the measures of all clients (see Evaluator.measure_clients), and the ranks' times."""
+    def judge(self, when: int, shared: tuple[Tensor, ...]) -> tuple[np.ndarray, RankReports]:
+        """Return the measures of all clients (see Evaluator.measure_clients), and the ranks' reports."""
         return self.call(OrderPerformer.judge, np.int64(when), *self.list_changed_fields(shared))
 
     def deliver(self, slot: int, ids: np.ndarray, rows: Tensor) -> None:

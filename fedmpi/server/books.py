@@ -78,9 +78,9 @@ class Books:
         """Return the time and the energy of devices at the edge."""
         return self.client_selector.ledger
 
-    def count_steps(self, times: np.ndarray, trained: Participants) -> JsonObject:
+    def count_steps(self, steps: np.ndarray, trained: Participants) -> JsonObject:
         """Return the gradient steps of a client, in this round and so far."""
-        return self.state.steps.add_round(times, len(trained.ids), len(self.federation.sizes))
+        return self.state.steps.add_round(steps, len(trained.ids), len(self.federation.sizes))
 
     def describe_round(self, asked: Participants, trained: Participants, who: Participants, traffic: tuple[int, int],
                        selected: SelectedClients | None = None) -> JsonObject:

@@ -18,9 +18,9 @@ def evaluate_last_round(run: Run) -> None:
     facts = next((line for line in state.metrics[-1:] if line["round"] == state.round), {})
     if is_evaluated(facts):
         return
-    table, times = run.pool.judge(state.round, state.shared)
+    table, reports = run.pool.judge(state.round, state.shared)
     # of judging alone
-    made = state.steps.add_round(times, 1, len(run.federation.sizes))
+    made = state.steps.add_round(reports.steps, 1, len(run.federation.sizes))
     state.metrics = [line for line in state.metrics if line["round"] != state.round]
     # metrics.jsonl is rewritten, since it holds the line without measures.
     run.books.folder.behind = True

@@ -14,6 +14,7 @@ from fedmpi.clients.placement import Pace
 from fedmpi.comm.order_performer import OrderPerformer
 from fedmpi.comm.orders import MINE, UP
 from fedmpi.comm.rank_pool import RankPool
+from fedmpi.comm.rank_reports import RankReports
 from fedmpi.comm.rows import make_rows
 from fedmpi.config.schema import Config
 from fedmpi.context import RoundCallback
@@ -127,12 +128,13 @@ class Run:
         trained = self.config.faults.drop_participants(selected.in_time)
         who = self.exchange(trained, judge)
         state.round = t + 1
-        table, times = self.measure(judge)
+        table, reports = self.measure(judge)
         facts = self.books.describe_round(asked, trained, who, traffic, selected) | {
-            **self.pace.record(times, trained), **self.books.describe_time(selected), "clients_moved": moved,
-            **self.books.count_steps(times, trained),
+            **self.pace.record(reports.train_seconds, reports.judge_seconds, trained),
+            **self.books.describe_time(selected), "clients_moved": moved,
+            **self.books.count_steps(reports.steps, trained),
             "bytes_sent_by_server": world.sent - sent, "bytes_received_by_server": world.received - received,
-            **describe_memory(self.pool.peak_memory)}
+            **describe_memory(reports.peak_memory)}
         self.books.edge.skipped += not len(who.ids)
         state.seconds += time.perf_counter() - begin
         self.books.enter(table, facts | {"seconds": state.seconds})
@@ -173,11 +175,11 @@ class Run:
             refuse_non_finite(self.method, state.shared, who.round + 1)
         return who
 
-    def measure(self, judge: bool) -> tuple[np.ndarray | None, np.ndarray]:
-        """Return the measures of all clients (None unless `judge`), and the ranks' times since the last call."""
+    def measure(self, judge: bool) -> tuple[np.ndarray | None, RankReports]:
+        """Return the measures of all clients (None unless `judge`), and the ranks' reports since the last call."""
         if judge:
             return self.pool.judge(self.state.round, self.state.shared)
-        return None, self.pool.call(OrderPerformer.gather_times)
+        return None, self.pool.call(OrderPerformer.gather_reports)
 
     def move_clients(self, left: int) -> int:
         """Move clients to other ranks if the ranks' work is uneven; return how many. It changes no result.
@@ -209,8 +211,8 @@ class Run:
                                   f"{self.method.title} cannot begin; lower train.lr, or look at their data")
             # Clusters that it finds enter the books as round 0.
             found = "clusters" in who.facts
-            table, times = self.measure(found and bool(self.config.evaluate.every))
-            steps = self.books.count_steps(times, asked)
+            table, reports = self.measure(found and bool(self.config.evaluate.every))
+            steps = self.books.count_steps(reports.steps, asked)
             self.state.seconds += time.perf_counter() - begin
             if found:
                 facts = self.books.describe_round(asked, asked, who, traffic)

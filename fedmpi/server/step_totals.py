@@ -29,7 +29,7 @@ class StepTotals:
         """Return whether the totals are known."""
         return bool(np.isfinite(self.totals).all())
 
-    def add_round(self, times: np.ndarray, trained: int, clients: int) -> JsonObject:
+    def add_round(self, steps: np.ndarray, trained: int, clients: int) -> JsonObject:
         """Add the steps of a round; return the mean steps of a participant, with those that a client takes in the mean
         to be judged, and the mean steps of all clients so far.
 
@@ -37,10 +37,10 @@ class StepTotals:
         over kinds is what stands behind the judged models.
 
         Args:
-            times: what the order TIMES gives, (ranks, ...).
+            steps: the steps of each rank, as RankReports has them, (ranks, 3 * kinds).
             trained: the number of participants that trained.
             clients: the number of all clients, any of which may have been judged."""
-        counts = times[:, -(JUDGED + 1) * len(KINDS):].sum(0).reshape(-1, len(KINDS))
+        counts = steps.sum(0).reshape(-1, len(KINDS))
         judged = counts[JUDGED]
         self.totals += counts[PARTICIPANTS] + counts[OTHERS]
         facts = {"steps": name_steps_by_kind(counts[PARTICIPANTS] / max(1, trained) + judged / clients)}

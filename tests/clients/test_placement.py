@@ -83,7 +83,7 @@ def test_a_slower_rank_gets_less():
         at = pace.choose_ranks(everyone)
         work = np.bincount(at, minlength=3)
         # Rank 2 takes three times as long.
-        facts = pace.record(np.column_stack([work * [0, 1, 3], work]), everyone)
+        facts = pace.record(work * [0, 1, 3], work, everyone)
     assert 28 <= work[1] <= 31 and work.sum() == 40
     assert facts["imbalance"] < 1.1 and facts["idle_share"] < .1
 
@@ -92,7 +92,7 @@ def test_an_idle_round_does_not_stop_a_rank_for_good():
     pace = Pace(np.array([1, 2]), movable=True)
     one = who([0], [5])
     pace.choose_ranks(one)
-    pace.record(np.zeros((3, 2)), one)
+    pace.record(np.zeros(3), np.zeros(3), one)
     assert np.isfinite(pace.speeds).all() and (pace.speeds > 0).all()
 
 
@@ -101,7 +101,7 @@ def measured(pace, everyone, cost_per_second):
     for _ in range(3):
         at = pace.choose_ranks(everyone)
         work = np.bincount(at, np.asarray(everyone.sizes) + FIXED, len(cost_per_second))
-        facts = pace.record(np.column_stack([work / cost_per_second, work]), everyone)
+        facts = pace.record(work / cost_per_second, work, everyone)
     return facts
 
 
@@ -197,18 +197,18 @@ def test_the_facts_of_a_round_are_those_of_the_ranks_that_host():
     """Rank 0 hosts nobody, so its seconds do not count."""
     pace = Pace(np.array([1, 2, 3, 3]), movable=False)
     pace.choose_ranks(who([0, 1, 2], [30, 80, 80]))
-    facts = pace.record(np.array([[9., 99], [2, 5], [3, 7], [1, 6]]), who([0, 1, 2], [30, 80, 80]))
+    facts = pace.record(*np.array([[9., 99], [2, 5], [3, 7], [1, 6]]).T, who([0, 1, 2], [30, 80, 80]))
     assert facts == {"seconds_train": 3., "seconds_judge": 7., "imbalance": 1.5, "idle_share": pytest.approx(1 / 3)}
     # Samples per second, with 20 more for each client or rank.
     rate = np.array([50 / 2, 100 / 3, 100 / 1])
     assert pace.speeds == pytest.approx(.5 + .5 * rate / rate.mean())
     assert (pace.rounds, pace.seconds) == (1, 3.)
-    pace.record(np.array([[0., 0], [5, 5], [3, 7], [1, 6]]), who([0, 1, 2], [30, 80, 80]))
+    pace.record(*np.array([[0., 0], [5, 5], [3, 7], [1, 6]]).T, who([0, 1, 2], [30, 80, 80]))
     assert (pace.rounds, pace.seconds) == (2, 4.)
     # One rank did not train.
-    pace.record(np.array([[0., 0], [5, 5], [0, 7], [1, 6]]), who([0, 1, 2], [30, 80, 80]))
+    pace.record(*np.array([[0., 0], [5, 5], [0, 7], [1, 6]]).T, who([0, 1, 2], [30, 80, 80]))
     assert (pace.rounds, pace.seconds) == (2, 4.)
-    idle = pace.record(np.zeros((4, 2)), who([0, 1, 2], [30, 80, 80]))
+    idle = pace.record(*np.zeros((4, 2)).T, who([0, 1, 2], [30, 80, 80]))
     assert idle == {"seconds_train": 0., "seconds_judge": 0., "imbalance": pytest.approx(1.), "idle_share": 1.}
 
 
@@ -219,7 +219,7 @@ def test_moves_are_those_by_hand():
         # Ranks were not measured for long enough.
         assert pace.plan_moves(left=100) is None and pace.rounds == rounds
         pace.choose_ranks(who(range(4), [80, 60, 40, 20]))
-        pace.record(np.array([[0., 0], [2.4, 0], [.4, 0]]), who(range(4), [80, 60, 40, 20]))
+        pace.record(*np.array([[0., 0], [2.4, 0], [.4, 0]]).T, who(range(4), [80, 60, 40, 20]))
     ids, ranks = pace.plan_moves(left=100)
     assert (ids.tolist(), ranks.tolist()) == ([0], [2]) and ids.dtype == ranks.dtype == np.int64
     # No client has moved yet.
@@ -238,6 +238,6 @@ def test_a_trifle_is_not_worth_moving(small, expected):
     pace = pace_of([0, 0, 1], sizes, row=0)
     for _ in range(3):
         pace.choose_ranks(who(range(3), sizes))
-        pace.record(np.array([[1000., 0], [980 - 2 * small, 0]]), who(range(3), sizes))
+        pace.record(*np.array([[1000., 0], [980 - 2 * small, 0]]).T, who(range(3), sizes))
     found = pace.plan_moves(left=10)
     assert found is None if expected is None else found[0].tolist() == expected

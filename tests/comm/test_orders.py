@@ -66,8 +66,12 @@ class Hand:
     def measure_clients(self, when, clients):
         return np.full((clients, 1, 2), 10. ** self.rank + when)
 
-    def take_times(self):
-        return np.array([.5, self.rank])
+    def take_seconds(self):
+        return .5, self.rank
+
+    @property
+    def trains_on_gpu(self):
+        return self.rank == 1
 
     def read_rows(self, what, dtype=None):
         self.told.append(("rows", what))
@@ -142,20 +146,23 @@ def test_participants_train_where_they_are_told_to():
     assert all(found[rank][2:4] == ([1, 4], [0, 2]) for rank in range(3))
 
 
-def test_the_table_of_all_clients_and_the_times_of_all_ranks():
-    """Rank 2 was asked to stop, which rank 0 learns with the times."""
+def test_the_table_of_all_clients_and_the_reports_of_all_ranks():
+    """Rank 2 was asked to stop, which rank 0 learns from its report."""
     def act(pool):
         before = pool.stop_requested
         pool.hosted.counter.begin(JUDGED)
         pool.hosted.counter.add("judging", 7)
-        table, times = pool.judge(3, [])
-        again = pool.call(OrderPerformer.gather_times).tolist()
-        return before, table.tolist(), times.tolist(), pool.stop_requested, again
-    (before, table, times, asked, again), *_ = crews(act)[0]
-    assert table == [[[120., 120.]]] * 6 and again == [[.5, rank] + [0] * 18 for rank in range(3)]
+        table, reports = pool.judge(3, [])
+        return before, table.tolist(), pool.stop_requested, reports, pool.call(OrderPerformer.gather_reports)
+    (before, table, asked, first, again), *_ = crews(act)[0]
+    assert table == [[[120., 120.]]] * 6 and (before, asked) == (False, True)
     # Rank 0's steps are reported once.
-    assert times == [again[0][:-1] + [7], *again[1:]]
-    assert (before, asked) == (False, True)
+    for reports, judged in ((first, 7), (again, 0)):
+        assert reports.steps.tolist() == [[0] * 17 + [judged], [0] * 18, [0] * 18]
+        assert (reports.train_seconds.tolist(), reports.judge_seconds.tolist()) == ([.5] * 3, [0, 1, 2])
+        assert reports.on_gpu.tolist() == [False, True, False]
+        assert reports.stop_requested.tolist() == [False, False, True]
+        assert (reports.peak_memory[:, 0] > 0).all() and not reports.peak_memory[:, 1].any()
 
 
 def test_rows_come_in_the_order_of_clients():

@@ -161,7 +161,7 @@ def test_a_gpu_is_timed_once_and_a_restart_takes_the_choice_over(monkeypatch):
     lab, said = Lab(method("fedavg", mlp()), Digits()), []
     run = SimpleNamespace(pool=lab.pool, config=lab.config, state=lab, progress=SimpleNamespace(say=said.append),
                           books=SimpleNamespace(gpus=["a GPU"]))
-    monkeypatch.setattr(lab.group, "take_times", lambda: np.array([0., 0., 1.]))
+    monkeypatch.setattr(type(lab.group), "trains_on_gpu", True)
     monkeypatch.setattr(engine_choice, "time_engines", lambda group, shared: np.array([2., .5]))
     choose_engine(run, None)
     why = "2.000 s for loop, 0.500 s for vmap on the first clients"
@@ -179,7 +179,7 @@ def test_a_gpu_is_timed_once_and_a_restart_takes_the_choice_over(monkeypatch):
         for gpus in (["a GPU"], ["another"], None):
             assert resume(kept, gpus) == (kept, f"{kept} was faster")
     # CPUs go on as the network says, whatever a GPU did or the user had set; lab's engine stands for that.
-    monkeypatch.setattr(lab.group, "take_times", lambda: np.zeros(3))
+    monkeypatch.setattr(type(lab.group), "trains_on_gpu", False)
     run.books.gpus = []
     for gpus, engine in ((["a GPU"], "auto"), ([], "vmap"), (None, "vmap")):
         lab.group.use_engine("loop")

@@ -174,19 +174,19 @@ def test_a_run_says_what_its_clients_did(bench):
 
 
 def test_totals_are_means_and_whole_where_they_can_be():
-    # counts of two ranks, after two columns of times
-    def times(**counts):
-        rows = np.zeros((2, 2 + 3 * len(KINDS)))
+    # counts of two ranks
+    def steps(**counts):
+        rows = np.zeros((2, 3 * len(KINDS)))
         for name, (rank, whose, n) in counts.items():
-            rows[rank, 2 + whose * len(KINDS) + KINDS.index(name)] = n
+            rows[rank, whose * len(KINDS) + KINDS.index(name)] = n
         return rows
     totals = StepTotals()
-    facts = totals.add_round(times(main=(0, PARTICIPANTS, 30), mix=(1, OTHERS, 8), judging=(1, JUDGED, 16)), 3, 8)
+    facts = totals.add_round(steps(main=(0, PARTICIPANTS, 30), mix=(1, OTHERS, 8), judging=(1, JUDGED, 16)), 3, 8)
     assert facts == {"steps": {"main": 10, "judging": 2}, "steps_so_far": {"main": 3.75, "mix": 1, "judging": 2}}
-    facts = StepTotals.of(totals.saved()).add_round(times(main=(1, PARTICIPANTS, 2), judging=(0, JUDGED, 8)), 4, 8)
+    facts = StepTotals.of(totals.saved()).add_round(steps(main=(1, PARTICIPANTS, 2), judging=(0, JUDGED, 8)), 4, 8)
     assert facts == {"steps": {"main": .5, "judging": 1}, "steps_so_far": {"main": 4, "mix": 1, "judging": 1}}
     assert type(facts["steps_so_far"]["main"]) is int
     # A checkpoint of fedmpi 0.1 has no counts.
     unknown = StepTotals.of(None)
-    assert unknown.add_round(times(main=(0, PARTICIPANTS, 2)), 1, 8) == {"steps": {"main": 2}}
+    assert unknown.add_round(steps(main=(0, PARTICIPANTS, 2)), 1, 8) == {"steps": {"main": 2}}
     assert unknown.saved() is None

@@ -36,8 +36,8 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.comm.rank_pool:RankPool.train", "return bad == 0", "return bad > 0"),
     ("fedmpi.comm.order_performer:OrderPerformer._gather_in_order",
      'out[np.argsort(ranks, kind="stable")] = gathered', "out[:] = gathered"),
-    ("fedmpi.comm.order_performer:OrderPerformer._note_stop",
-     "self.stop_requested or bool(every[:, -1].any())", "bool(every[0, -1])"),
+    ("fedmpi.comm.order_performer:OrderPerformer._read_reports",
+     "self.stop_requested or bool(reports.stop_requested.any())", "bool(reports.stop_requested[0])"),
     ("fedmpi.comm.rank_pool:RankPool.list_changed_fields", "self._last_sent = now",
      "self._last_sent = self._last_sent or now"),
     # the world
