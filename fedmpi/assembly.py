@@ -106,7 +106,7 @@ def decide(config_path: str | Path | Mapping[str, object], overrides: Sequence[s
         snapshot = checkpoint.read_checkpoint(path, check=resume != NEWEST_CHECKPOINT) if path else None
         if snapshot:
             checkpoint.refuse_other_run(snapshot, plain, federation.fingerprint)
-            client_selector.refuse_files(snapshot.books.get("files", {}))
+            client_selector.refuse_files(snapshot.extra.get("files", {}))
             warnings += checkpoint.warn_of_other_settings(snapshot, plain)
             if snapshot.round > config.rounds:
                 raise BadInput(f"{path} is of round {snapshot.round}, but rounds = {config.rounds}: nothing to do; "
@@ -134,7 +134,7 @@ def accept_code(snapshot: checkpoint.Snapshot, now: Fingerprint, accept: bool) -
     """Return the changes of the user's own code since a checkpoint, and what to say of them.
 
     Raises BadInput if there are any, and they are not accepted."""
-    then = snapshot.books.get("own_code")
+    then = snapshot.extra.get("own_code")
     if then is None:
         return [], [f"the checkpoint of round {snapshot.round} has no fingerprint of your own code, so it is not known "
                     "whether the code has changed since"] if now else []

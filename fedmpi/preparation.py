@@ -21,10 +21,10 @@ from fedmpi.engines import convolutions
 from fedmpi.method import Method, nbytes
 from fedmpi.progress import Progress
 from fedmpi.ranks import format_hosts, list_warnings
-from fedmpi.server.books import Books
 from fedmpi.server.checkpoint_writer import CheckpointWriter
 from fedmpi.server.metrics import Groups
 from fedmpi.server.on_disk_error import DiskErrorPolicy
+from fedmpi.server.round_recorder import RoundRecorder
 from fedmpi.server.rounds import Run
 from fedmpi.server.run_state import RunState
 from fedmpi.settings import list_setting_names
@@ -41,7 +41,7 @@ def prepare_run(parts: Parts, decision: Decision, progress: Progress, stop: Call
     state = RunState(parts.shared, Groups(len(federation.sizes), federation.groups, federation.group_names),
                      own_code=decision.own_code)
     if decision.snapshot:
-        before = decision.snapshot.books.get("accepted_code_changes", [])
+        before = decision.snapshot.extra.get("accepted_code_changes", [])
         state.accepted_code_changes = [*before, *decision.accepted]
     first = parts.pool.hosted.store.first
     # what is addressed to a client goes to its home
@@ -50,18 +50,18 @@ def prepare_run(parts: Parts, decision: Decision, progress: Progress, stop: Call
                 sizes=federation.sizes if parts.config.placement == "balanced" else None)
     disk_errors = DiskErrorPolicy(parts.config.checkpoint.failure, progress)
     hooks = Hooks(parts.method, first, parts.up, federation.classes)
-    books = Books(parts.config, parts.method, hooks, parts.pool, federation, folder, progress, state, parts.up,
-                  disk_errors, decision.client_selector, parts.gpus())
+    recorder = RoundRecorder(parts.config, parts.method, hooks, parts.pool, federation, folder, progress, state,
+                             parts.up, disk_errors, decision.client_selector, parts.gpus())
     checkpoints = CheckpointWriter(parts.config, parts.pool, federation, folder, progress, state, parts.gpus(),
-                                   books.client_selector.describe_files())
+                                   recorder.client_selector.describe_files())
     run = Run(parts.config, parts.method, hooks, parts.pool, federation, progress, state, parts.up, stop, pace,
-              deadline, disk_errors, books, checkpoints, on_round)
+              deadline, disk_errors, recorder, checkpoints, on_round)
     announce_run(run, parts, decision)
     if decision.snapshot and decision.resume:
         run.checkpoints.restore(decision.resume.resolve(), decision.snapshot)
-        run.books.edge.skipped = state.count_skipped_rounds()
+        run.recorder.edge.skipped = state.count_skipped_rounds()
         progress.say(f"continuing after round {state.round} from {decision.resume}")
-        decision.warnings += checkpoint.warn_of_another_gpu(decision.snapshot, run.books.gpus)
+        decision.warnings += checkpoint.warn_of_another_gpu(decision.snapshot, run.recorder.gpus)
     elif decision.wants_newest:
         progress.say(f"no checkpoint in {folder.path} yet: starting with round 1")
     folder.remove_result()
@@ -71,7 +71,7 @@ def prepare_run(parts: Parts, decision: Decision, progress: Progress, stop: Call
     # sums in single precision depend on which clients a rank trains
     run.pace.measured = not depends_on_neighbours(run) and parts.config.server.reduce == "exact"
     folder.rewrite_metrics(state.metrics)
-    known = decision.snapshot.books.get("history", "") if decision.snapshot else ""
+    known = decision.snapshot.extra.get("history", "") if decision.snapshot else ""
     for warning in filter(None, [*decision.warnings, folder.set_later_checkpoints_aside(state.round),
                                  folder.truncate_history(state.round, known)]):
         progress.say(f"warning: {warning}")
@@ -85,10 +85,10 @@ def choose_engine(run: Run, snapshot: Snapshot | None) -> None:
     if config.engine != "auto":
         return
     if snapshot and snapshot.config.get("engine", "auto") == "auto" and (
-            bool(snapshot.books.get("gpus", run.books.gpus)) == bool(run.books.gpus)):
-        pool.hosted.engine_why = snapshot.books.get("engine_why", pool.hosted.engine_why)
-        if snapshot.books["engine"] != pool.hosted.engine.name:
-            pool.call(OrderPerformer.use_engine, np.frombuffer(snapshot.books["engine"].encode(), np.uint8))
+            bool(snapshot.extra.get("gpus", run.recorder.gpus)) == bool(run.recorder.gpus)):
+        pool.hosted.engine_why = snapshot.extra.get("engine_why", pool.hosted.engine_why)
+        if snapshot.extra["engine"] != pool.hosted.engine.name:
+            pool.call(OrderPerformer.use_engine, np.frombuffer(snapshot.extra["engine"].encode(), np.uint8))
     elif pool.call(OrderPerformer.gather_reports).on_gpu.any():
         loop, vmap = pool.call(OrderPerformer.time_engines, *pool.list_changed_fields(run.state.shared)).sum(0)
         name = "vmap" if vmap < loop else "loop"
@@ -102,9 +102,9 @@ def choose_convolutions(run: Run, snapshot: Snapshot | None) -> None:
     one, and the choice is kept with the run; a restart takes it over. So neither ranks nor restarts differ in their
     last bits."""
     pool, names = run.pool, convolutions.list_convolutions(run.method.model)
-    if pool.hosted.engine.name != "vmap" or not run.books.gpus or not names:
+    if pool.hosted.engine.name != "vmap" or not run.recorder.gpus or not names:
         return
-    kept = snapshot.books.get("convolutions") if snapshot else None
+    kept = snapshot.extra.get("convolutions") if snapshot else None
     if kept is None:
         grouped, unfolded = pool.call(OrderPerformer.time_convolutions).sum(0)
         kept = [name for name, a, b in zip(names, grouped, unfolded, strict=True) if b < a]
@@ -114,7 +114,7 @@ def choose_convolutions(run: Run, snapshot: Snapshot | None) -> None:
 
 def depends_on_neighbours(run: Run) -> bool:
     """Say whether the last bits of a client may depend on the clients that are trained beside it."""
-    return run.pool.hosted.engine.name == "vmap" and bool(run.books.gpus or run.method.model.convolves)
+    return run.pool.hosted.engine.name == "vmap" and bool(run.recorder.gpus or run.method.model.convolves)
 
 
 def announce_run(run: Run, parts: Parts, decision: Decision) -> None:
@@ -138,10 +138,10 @@ def announce_run(run: Run, parts: Parts, decision: Decision) -> None:
         f"pid {os.getpid()} on {world.host}; run folder {decision.folder.path}")
     if world.size > 1:
         run.progress.say(format_hosts(parts.places))
-    for line in run.books.client_selector.describe_clients():
+    for line in run.recorder.client_selector.describe_clients():
         run.progress.say(line)
     if config.attack:
-        attack = format_spans(np.flatnonzero(~run.books.honest).tolist())
+        attack = format_spans(np.flatnonzero(~run.recorder.honest).tolist())
         run.progress.say(f"attack: {config.attack.kind} of clients {attack}; accuracies are the honest clients'")
     unwatched = [f"comm.timeout is off: it needs an MPI of thread level multiple, and this one has {world.thread_level}"
                  ] if world.size > 1 and config.comm.timeout and not world.heartbeat else []

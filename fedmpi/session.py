@@ -206,23 +206,24 @@ def conclude(run: Run) -> int:
     from fedmpi.storage.run_status import describe_best
     from fedmpi.text import format_duration
     evaluate_last_round(run)
-    result, honest, task = run.books.result() | run.disk_errors.facts(), run.books.honest, run.books.task
-    run.books.folder.finish(result, run.state.metrics)
+    result, honest, task = run.recorder.result() | run.disk_errors.facts(), run.recorder.honest, run.recorder.task
+    run.recorder.folder.finish(result, run.state.metrics)
     worst = task.format(result[f"{task.measure}_worst_decile"])
     run.progress.say(f"{result['method']}: {task.title} {task.format(result[task.key])} mean over {honest.sum()} "
                      f"{'' if honest.all() else 'honest '}clients, {worst} in the worst tenth, "
-                     f"{run.books.format_newcomers()}{describe_best(result)}; {result['rounds']} rounds in "
+                     f"{run.recorder.format_newcomers()}{describe_best(result)}; {result['rounds']} rounds in "
                      f"{format_duration(result['seconds'])} on {result['ranks']} "
-                     f"rank{'s' * (result['ranks'] > 1)}\n{run.books.explain_early_stop()}"
-                     f"{run.books.describe_absence()}"
-                     f"digest {result['digest'][:16]}  results in {run.books.folder.path}{run.disk_errors.summary()}")
+                     f"rank{'s' * (result['ranks'] > 1)}\n{run.recorder.explain_early_stop()}"
+                     f"{run.recorder.describe_absence()}"
+                     f"digest {result['digest'][:16]}  results in {run.recorder.folder.path}"
+                     f"{run.disk_errors.summary()}")
     return errors.FINISHED
 
 
 def announce_saved(run: Run) -> int:
     """Say where a run that was stopped early is saved, and how it goes on."""
     run.progress.say(f"{run.stopped}: saved after round {run.state.round} of {run.config.rounds} in "
-                     f"{run.books.folder.path}; start again with --out {run.books.folder.path} --resume auto")
+                     f"{run.recorder.folder.path}; start again with --out {run.recorder.folder.path} --resume auto")
     return errors.SAVED
 
 

@@ -252,7 +252,7 @@ class HostedClients:
         self.engine.unfolded = [name for name, chosen in zip(names, unfolded, strict=True) if chosen]
 
     def describe_engine(self) -> dict[str, object]:
-        """Return how clients are trained, as far as that was chosen, for the books of the run."""
+        """Return how clients are trained, as far as that was chosen, for result.json and checkpoints."""
         found: dict[str, object] = {"engine": self.engine.name, "engine_why": self.engine_why}
         return found if self.engine.unfolded is None else found | {"convolutions": self.engine.unfolded}
 

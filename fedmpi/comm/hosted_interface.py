@@ -146,7 +146,7 @@ class Hosted(Protocol):
         """Compute the convolutions that are true in `unfolded` (layers,) as products of patches from now on."""
 
     def describe_engine(self) -> dict[str, object]:
-        """Return how clients are trained, for the books of the run."""
+        """Return how clients are trained, for result.json and checkpoints."""
 
     def time_convolutions(self) -> np.ndarray:
         """Return the seconds of both ways of every convolution, (2, layers)."""

@@ -160,9 +160,9 @@ def find_model(run: Path, client: int | None) -> TrainedModel:
     refuse_changed_method(path, snapshot.version, snapshot.config)
     config = resolve(snapshot.config)
     with explain_relative_paths(config):
-        changes = list_changes(snapshot.books.get("own_code", {}), fingerprint_code(config), snapshot.round)
+        changes = list_changes(snapshot.extra.get("own_code", {}), fingerprint_code(config), snapshot.round)
         federation = find_federation_of(path, snapshot, config)
-    warnings += warn_of_changes(changes if "own_code" in snapshot.books else [], f"{path} was written")
+    warnings += warn_of_changes(changes if "own_code" in snapshot.extra else [], f"{path} was written")
     method = build_method(config, federation)
     refuse_export(method, client, len(federation.sizes))
     group, shared = restore_state(path, snapshot, config, method, federation)
@@ -220,7 +220,7 @@ def restore_state(path: Path, snapshot: checkpoint.Snapshot, config: Config, met
     n = len(federation.sizes)
     shared, mine = method.init(n)
     shared = type(shared)(*(torch.from_numpy(snapshot.shared[name]) for name in shared._fields))
-    engine = engine_choice.build_engine(snapshot.books["engine"], config)
+    engine = engine_choice.build_engine(snapshot.extra["engine"], config)
     group = HostedClients(method, shared, mine, engine, federation, range(n), config, torch.device("cpu"))
     group.restore_states(path, snapshot.ids)
     return group, shared

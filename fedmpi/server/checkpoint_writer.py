@@ -40,7 +40,7 @@ class CheckpointWriter:
     state: RunState
     # GPUs at work, see engines/gpu_card.py
     gpus: list[str] = field(default_factory=list)
-    # what else its books hold
+    # what else every checkpoint holds
     facts: JsonObject = field(default_factory=dict)
     # when the last checkpoint of this start was begun, or the start itself
     last_begun: float = field(default_factory=time.perf_counter)
@@ -67,13 +67,13 @@ class CheckpointWriter:
         self.last_begun, self.last_round = begin, state.round
         ids = np.flatnonzero(self.pool.call(OrderPerformer.gather_touched)).astype(np.int64)
         shared = {name: copy_to_numpy(value).copy() for name, value in zip(state.fields, state.shared, strict=True)}
-        books = {"seconds": state.seconds, "simulated_seconds": state.simulated_seconds, **self.facts,
+        extra = {"seconds": state.seconds, "simulated_seconds": state.simulated_seconds, **self.facts,
                  "history": self.folder.history.chain,
                  "clusters": state.groups.last.tolist(), "gpus": self.gpus, "steps": state.steps.saved(),
                  "each": {n: v.tolist() for n, v in state.groups.each.items()}}
         snapshot = checkpoint.Snapshot(
             state.round, shared, ids, to_plain(self.config), self.federation.fingerprint, state.score(),
-            list(state.metrics), books | state.describe_code() | self.pool.hosted.describe_engine())
+            list(state.metrics), extra | state.describe_code() | self.pool.hosted.describe_engine())
         self.folder.save_history()
 
         def write(pieces: Iterable[dict[str, np.ndarray]]) -> Path:
@@ -124,10 +124,10 @@ class CheckpointWriter:
                                 {name: tuple(value.shape) for name, value in zip(names, first, strict=True)})
         state.shared = type(state.shared)(*(torch.from_numpy(snapshot.shared[name]) for name in state.fields))
         state.round, state.metrics = snapshot.round, snapshot.metrics
-        state.seconds, state.steps = snapshot.books["seconds"], StepTotals.of(snapshot.books.get("steps"))
-        state.simulated_seconds = snapshot.books.get("simulated_seconds", 0.)
-        state.groups.last = np.array(snapshot.books["clusters"], np.int64)
-        state.groups.each = {name: np.array(v, float) for name, v in snapshot.books.get("each", {}).items()}
+        state.seconds, state.steps = snapshot.extra["seconds"], StepTotals.of(snapshot.extra.get("steps"))
+        state.simulated_seconds = snapshot.extra.get("simulated_seconds", 0.)
+        state.groups.last = np.array(snapshot.extra["clusters"], np.int64)
+        state.groups.each = {name: np.array(v, float) for name, v in snapshot.extra.get("each", {}).items()}
         self.pool.call(OrderPerformer.restore, np.frombuffer(str(path).encode(), np.uint8), snapshot.ids)
 
 

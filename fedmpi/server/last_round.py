@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def evaluate_last_round(run: Run) -> None:
-    """Measure the clients after the last round if it was not evaluated, and enter the round again with its measures.
+    """Measure the clients after the last round if it was not evaluated, and record the round again with its measures.
 
     This happens if `rounds`, or the patience of `stop`, was lowered before the run was continued. Measures right after
     local training (`_after`) are lost then. If the last round was evaluated, nothing is done."""
@@ -23,8 +23,9 @@ def evaluate_last_round(run: Run) -> None:
     made = state.steps.add_round(reports.steps, 1, len(run.federation.sizes))
     state.metrics = [line for line in state.metrics if line["round"] != state.round]
     # metrics.jsonl is rewritten, since it holds the line without measures.
-    run.books.folder.behind = True
-    run.books.enter(table, facts | made | {"steps": facts.get("steps", {}) | made["steps"], "seconds": state.seconds})
+    run.recorder.folder.behind = True
+    steps = facts.get("steps", {}) | made["steps"]
+    run.recorder.record_round(table, facts | made | {"steps": steps, "seconds": state.seconds})
     run.progress.note(f"round {state.round} was not evaluated, and is the last one now: judged")
     with run.disk_errors.handled(state.round):
         run.checkpoints.save()

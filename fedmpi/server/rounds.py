@@ -23,10 +23,10 @@ from fedmpi.errors import CallbackError, FedmpiError
 from fedmpi.method import Method, Participants, State
 from fedmpi.own_code.failures import is_ctrl_c
 from fedmpi.progress import Progress
-from fedmpi.server.books import Books
 from fedmpi.server.checkpoint_writer import CheckpointWriter
 from fedmpi.server.client_selection import SelectedClients
 from fedmpi.server.on_disk_error import DiskErrorPolicy
+from fedmpi.server.round_recorder import RoundRecorder
 from fedmpi.server.run_state import RunState
 from fedmpi.server.sampling import choose_addressed
 from fedmpi.server.state_check import (
@@ -58,7 +58,7 @@ class Run:
     deadline: Deadline
     # what to do if the disk refuses
     disk_errors: DiskErrorPolicy
-    books: Books
+    recorder: RoundRecorder
     checkpoints: CheckpointWriter
     # is called with the line of metrics.jsonl after every round; None: nobody asked for that
     on_round: RoundCallback = None
@@ -74,7 +74,7 @@ class Run:
         while not self.is_over:
             begin = time.perf_counter()
             self.run_round(state.round)
-            self.books.show_round(time.perf_counter() - begin)
+            self.recorder.show_round(time.perf_counter() - begin)
             self.call_back()
             if not self.is_over:
                 self.stopped = self.find_reason_to_stop(time.perf_counter() - begin)
@@ -114,10 +114,10 @@ class Run:
     @property
     def is_over(self) -> bool:
         """Return whether the run is at its end: after its last round, or by early stopping."""
-        return self.state.round >= self.config.rounds or self.books.is_early_stop_due
+        return self.state.round >= self.config.rounds or self.recorder.is_early_stop_due
 
     def run_round(self, t: int) -> None:
-        """Run round t, as in the picture; its facts enter the books, and its measures if it is evaluated."""
+        """Run round t, as in the picture; its facts are recorded, and its measures if it is evaluated."""
         begin, state, world, judge = time.perf_counter(), self.state, self.pool.world, self.config.evaluates(t)
         sent, received = world.sent, world.received
         # Before the server's code, which may modify its state in place.
@@ -129,15 +129,15 @@ class Run:
         who = self.exchange(trained, judge)
         state.round = t + 1
         table, reports = self.measure(judge)
-        facts = self.books.describe_round(asked, trained, who, traffic, selected) | {
+        facts = self.recorder.describe_round(asked, trained, who, traffic, selected) | {
             **self.pace.record(reports.train_seconds, reports.judge_seconds, trained),
-            **self.books.describe_time(selected), "clients_moved": moved,
-            **self.books.count_steps(reports.steps, trained),
+            **self.recorder.describe_time(selected), "clients_moved": moved,
+            **self.recorder.count_steps(reports.steps, trained),
             "bytes_sent_by_server": world.sent - sent, "bytes_received_by_server": world.received - received,
             **describe_memory(reports.peak_memory)}
-        self.books.edge.skipped += not len(who.ids)
+        self.recorder.edge.skipped += not len(who.ids)
         state.seconds += time.perf_counter() - begin
-        self.books.enter(table, facts | {"seconds": state.seconds})
+        self.recorder.record_round(table, facts | {"seconds": state.seconds})
 
     def select_clients(self, t: int, traffic: tuple[int, int]) -> SelectedClients:
         """Select the participants of round t, and tell the ranks who of them makes only a part of its steps in time.
@@ -145,7 +145,7 @@ class Run:
         Args:
             traffic: bytes that a participant receives and sends."""
         state = self.state
-        selected = self.books.client_selector.select(
+        selected = self.recorder.client_selector.select(
             t, state.simulated_seconds, traffic, lambda ids: self.pool.measure_losses(t, ids, state.shared))
         ids, portions = selected.portions
         if len(ids):
@@ -162,14 +162,14 @@ class Run:
             judge: measure them right after their training."""
         state, addressed = self.state, choose_addressed(self.config, self.federation.sizes, who, judge)
         send_messages(self.pool, self.hooks, state.shared, addressed)
-        refuse_wrong_log(self.method, addressed, self.books.task, self.config.evaluate.columns)
+        refuse_wrong_log(self.method, addressed, self.recorder.task, self.config.evaluate.columns)
         who.each |= addressed.only(np.isin(addressed.ids, who.ids)).each
         there = self.pool.train(who.round, who.ids, judge, state.shared, self.pace.choose_ranks(who))
         who = who if there.all() else who.only(there)
         if len(who.ids):
             with name_method_in_errors(self.method, "server", who.round + 1):
                 new = self.hooks.server(state.shared, make_rows(self.pool, UP, self.up), who)
-            refuse_wrong_log(self.method, who, self.books.task, self.config.evaluate.columns)
+            refuse_wrong_log(self.method, who, self.recorder.task, self.config.evaluate.columns)
             # Contiguous as at all ranks, since the order of sums follows strides.
             state.shared = type(new)(*(v.contiguous() for v in new))
             refuse_non_finite(self.method, state.shared, who.round + 1)
@@ -204,19 +204,19 @@ class Run:
         if (ids := self.method.warm_up_participants(len(self.federation.sizes), self.config.seed)) is not None:
             asked = Participants(ids, self.federation.sizes[ids], -1, self.config.seed, len(self.federation.sizes))
             traffic = self.hooks.traffic(self.state.shared)
-            self.state.simulated_seconds = self.books.client_selector.time_warm_up(asked, traffic)
+            self.state.simulated_seconds = self.recorder.client_selector.time_warm_up(asked, traffic)
             who = self.exchange(asked, judge=False)
             if not len(who.ids):
                 raise FedmpiError(f"no update of clients {ids.tolist()}, which train before round 1, can be used, and "
                                   f"{self.method.title} cannot begin; lower train.lr, or look at their data")
-            # Clusters that it finds enter the books as round 0.
+            # Clusters that it finds are recorded as round 0.
             found = "clusters" in who.facts
             table, reports = self.measure(found and bool(self.config.evaluate.every))
-            steps = self.books.count_steps(reports.steps, asked)
+            steps = self.recorder.count_steps(reports.steps, asked)
             self.state.seconds += time.perf_counter() - begin
             if found:
-                facts = self.books.describe_round(asked, asked, who, traffic)
-                self.books.enter(table, facts | steps | {"seconds": self.state.seconds})
+                facts = self.recorder.describe_round(asked, asked, who, traffic)
+                self.recorder.record_round(table, facts | steps | {"seconds": self.state.seconds})
             elif text := self.config.faults.describe_lost_clients(asked, asked, who)[1]:
                 self.progress.note(text)
 

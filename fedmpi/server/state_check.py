@@ -1,5 +1,5 @@
 """Refuse what a method's server code computed if it holds numbers that are not finite, and what a user's own method
-logged if the books cannot hold it, before anything is saved.
+logged if the run's files cannot hold it, before anything is saved.
 
 Updates of clients are checked where they are summed (comm/exact.py), so such numbers come from the method itself."""
 from __future__ import annotations
@@ -78,7 +78,7 @@ def name_method_in_errors(method: Method, function: str, round: int) -> Iterator
 
 def refuse_wrong_log(method: Method, who: Participants, task: Task, further: tuple[str, ...] = (),
                      error: type[FedmpiError] = FedmpiError) -> None:
-    """Raise an error if the books cannot hold what a user's own method logged of a round.
+    """Raise an error if the run's files cannot hold what a user's own method logged of a round.
 
     Args:
         who: the participants, with what was logged of them.

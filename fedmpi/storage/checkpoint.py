@@ -37,7 +37,8 @@ from fedmpi.storage.seal import DamagedFile, open_regular, read_seal, refuse_dam
 from fedmpi.storage.sealed import READ_BACK_BYTES, RowsSpec, SealedFile, require_numeric, write_sealed
 
 CHECKPOINT_KIND = "checkpoint"
-JSON_ENTRIES = ("round", "config", "federation", "accuracy", "metrics", "books")
+# What a file holds as JSON, by its name there, with the field of Snapshot that it is.
+JSON_ENTRIES = {name: name for name in ("round", "config", "federation", "accuracy", "metrics")} | {"books": "extra"}
 # What may change between a checkpoint and its continuation, because it does not change results.
 CHANGEABLE_SETTINGS = (
     "rounds", "stop", "evaluate.every", "evaluate.after_training", "evaluate.embeddings", "evaluate.measures", "edge",
@@ -68,7 +69,7 @@ class Snapshot:
     # the lines of metrics.jsonl so far
     metrics: list[JsonObject]
     # the other small state of the run, as JSON values
-    books: JsonObject
+    extra: JsonObject
     # the version of fedmpi that wrote it
     version: str = __version__
 
@@ -107,8 +108,8 @@ def list_small_data_sets(snapshot: Snapshot) -> dict[str, np.ndarray]:
     ids = np.asarray(snapshot.ids, np.int64)
     if np.any(np.diff(ids) <= 0):
         raise ValueError("the ids of a checkpoint must ascend")
-    texts = {f"json/{name}": np.frombuffer(checkpoint_json(getattr(snapshot, name)).encode(), np.uint8)
-             for name in JSON_ENTRIES}
+    texts = {f"json/{name}": np.frombuffer(checkpoint_json(getattr(snapshot, field)).encode(), np.uint8)
+             for name, field in JSON_ENTRIES.items()}
     return {"ids": ids} | {f"shared/{name}": require_numeric(name, value) for name,
                            value in snapshot.shared.items()} | texts
 
@@ -135,7 +136,7 @@ class CheckpointFile(SealedFile):
     def snapshot(self) -> Snapshot:
         """Return all but the clients' rows. Raises DamagedFile."""
         shared = {name.removeprefix("shared/"): self.read(name) for name in self.names("shared")}
-        values = {name: self.json(name) for name in JSON_ENTRIES}
+        values = {field: self.json(name) for name, field in JSON_ENTRIES.items()}
         values["config"] = rename_settings(values["config"])
         return Snapshot(shared=shared, ids=self.read("ids"), version=self.about["fedmpi"], **values)
 
@@ -275,7 +276,7 @@ def warn_of_other_settings(snapshot: Snapshot, config: JsonObject) -> list[str]:
 
 def warn_of_another_gpu(snapshot: Snapshot, gpus: list[str]) -> list[str]:
     """Return a warning if a checkpoint was written by other GPUs, drivers or libraries than those at work now."""
-    then = snapshot.books.get("gpus", gpus)
+    then = snapshot.extra.get("gpus", gpus)
     return [] if then == gpus else [
         f"the checkpoint was written on {'; '.join(then) or 'CPUs'}, and this run is on {'; '.join(gpus) or 'CPUs'}: "
         "the last bits may differ, and with them the digest"]

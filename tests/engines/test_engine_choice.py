@@ -160,7 +160,7 @@ def test_a_gpu_is_timed_once_and_a_restart_takes_the_choice_over(monkeypatch):
     """The test does all that a run does for it, on a rank that claims to have a GPU."""
     lab, said = Lab(method("fedavg", mlp()), Digits()), []
     run = SimpleNamespace(pool=lab.pool, config=lab.config, state=lab, progress=SimpleNamespace(say=said.append),
-                          books=SimpleNamespace(gpus=["a GPU"]))
+                          recorder=SimpleNamespace(gpus=["a GPU"]))
     monkeypatch.setattr(type(lab.group), "trains_on_gpu", True)
     monkeypatch.setattr(engine_choice, "time_engines", lambda group, shared: np.array([2., .5]))
     choose_engine(run, None)
@@ -168,8 +168,8 @@ def test_a_gpu_is_timed_once_and_a_restart_takes_the_choice_over(monkeypatch):
     assert (lab.group.engine.name, lab.group.engine_why, said) == ("vmap", why, [f"engine vmap: {why}"])
 
     def resume(kept, gpus, engine="auto"):
-        books = {"engine": kept, "engine_why": f"{kept} was faster", **({} if gpus is None else {"gpus": gpus})}
-        choose_engine(run, SimpleNamespace(config={"engine": engine}, books=books))
+        extra = {"engine": kept, "engine_why": f"{kept} was faster", **({} if gpus is None else {"gpus": gpus})}
+        choose_engine(run, SimpleNamespace(config={"engine": engine}, extra=extra))
         return lab.group.engine.name, lab.group.engine_why
     # It chooses anew after a CPU, or after an engine that was set.
     assert resume("loop", []) == resume("loop", ["a GPU"], "loop") == ("vmap", why)
@@ -180,7 +180,7 @@ def test_a_gpu_is_timed_once_and_a_restart_takes_the_choice_over(monkeypatch):
             assert resume(kept, gpus) == (kept, f"{kept} was faster")
     # CPUs go on as the network says, whatever a GPU did or the user had set; lab's engine stands for that.
     monkeypatch.setattr(type(lab.group), "trains_on_gpu", False)
-    run.books.gpus = []
+    run.recorder.gpus = []
     for gpus, engine in ((["a GPU"], "auto"), ([], "vmap"), (None, "vmap")):
         lab.group.use_engine("loop")
         assert resume("vmap", gpus, engine)[0] == "loop"

@@ -101,7 +101,7 @@ def test_the_run_and_each_checkpoint_hold_the_hash_of_every_file(run, place):
     assert (said := run(*SETTINGS, "rounds=1"))[0] == 0, said
     code = result(place)["own_code"]
     assert set(code) == MODULES and all(re.fullmatch("[0-9a-f]{64}", value) for value in code.values())
-    assert read_checkpoint(list_checkpoints(place / "run" / "checkpoints")[0]).books["own_code"] == code
+    assert read_checkpoint(list_checkpoints(place / "run" / "checkpoints")[0]).extra["own_code"] == code
     assert "own_code" not in (place / "run" / "config.yaml").read_text()
     assert run("rounds=1", out="built_in")[0] == 0 and "own_code" not in result(place, "built_in")
 
@@ -147,7 +147,7 @@ def test_a_checkpoint_without_a_fingerprint_continues_with_a_line_that_says_so(r
     assert (said := run(*SETTINGS, "rounds=1"))[0] == 0, said
     path = list_checkpoints(place / "run" / "checkpoints")[0]
     snapshot, saved = read_checkpoint(path), CheckpointFile(path)
-    del snapshot.books["own_code"]
+    del snapshot.extra["own_code"]
     write_checkpoint(path.parent, snapshot, [saved.read_rows(0, len(snapshot.ids))])
     code, said = run(*SETTINGS, "rounds=2")
     assert code == 0 and said.count("the checkpoint of round 1 has no fingerprint of your own code") == 1

@@ -186,7 +186,7 @@ def test_convolutions_are_timed_once_and_kept_with_the_run(place, monkeypatch, c
     assert "convolutions as products of patches: 1\n" in led("rounds=1")
     assert asked == 2 * [((1, 8, 8), 5)] + 2 * [((2, 6, 6), 5)]
     snapshot = checkpoint.read_checkpoint(checkpoint.find_newest(place / "images" / "checkpoints")[0])
-    assert snapshot.books["convolutions"] == ["1"] == result(place, "images")["convolutions"]
+    assert snapshot.extra["convolutions"] == ["1"] == result(place, "images")["convolutions"]
     monkeypatch.setattr(gpu_card, "describe_gpu", lambda device: "Another, driver 1")
     said = led("rounds=2", resume="auto")
     assert len(asked) == 4 and result(place, "images")["convolutions"] == ["1"]

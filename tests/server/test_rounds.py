@@ -22,7 +22,7 @@ BYTES = 4 * (64 * 16 + 16 + 16 * 10 + 10)
 def bare(**parts) -> Run:
     """Return a Run that has only the named parts."""
     run = Run(**dict.fromkeys(("config", "method", "hooks", "pool", "federation", "progress", "state", "up", "stopping",
-                               "pace", "deadline", "disk_errors", "books", "checkpoints")))
+                               "pace", "deadline", "disk_errors", "recorder", "checkpoints")))
     vars(run).update(parts)
     return run
 
@@ -90,8 +90,8 @@ def test_the_facts_of_a_round(averaging):
     run.state.groups.planted, n = np.arange(10) // 9, run.federation.sizes
     run.state.groups.last[[1, 4]] = 2
     # columns of a round that was not evaluated
-    run.books.columns = {"T_comp": np.zeros(10)}
-    facts = run.books.describe_round(asked, trained, taken, (BYTES, BYTES))
+    run.recorder.columns = {"T_comp": np.zeros(10)}
+    facts = run.recorder.describe_round(asked, trained, taken, (BYTES, BYTES))
     seconds = 2 * 3e6 * n[[1, 3, 5, 8, 9]].mean() / 2e9
     assert [facts.pop(key) for key in ("cluster_sizes", "cluster_sizes_all", "lost", "bad_updates")] == [
         [1, 0, 2, 0], [1, 0, 3, 0], [8], [3]]
@@ -103,26 +103,26 @@ def test_the_facts_of_a_round(averaging):
     nan = np.full(10, np.nan)
     # Client 8 sends nothing.
     nan[[1, 3, 5, 8, 9]] = np.array([16, 16, 16, 8, 16]) * BYTES / 1e6
-    np.testing.assert_allclose(run.books.columns["T_comm"], nan)
+    np.testing.assert_allclose(run.recorder.columns["T_comm"], nan)
     nan[[1, 3, 5, 8, 9]] = 2 * 3e6 * n[[1, 3, 5, 8, 9]] / 2e9
-    np.testing.assert_allclose(run.books.columns["T_comp"], nan)
+    np.testing.assert_allclose(run.recorder.columns["T_comp"], nan)
     assert run.state.groups.last.tolist() == [-1, 2, -1, -1, 2, 0, -1, -1, -1, 2]
     # The method's own clusters are not renumbered.
     assert taken.facts["clusters"] == [2, 0, 2]
-    assert "round 5: lost clients 8, left out bad updates of clients 3" in run.books.folder.log_path.read_text()
+    assert "round 5: lost clients 8, left out bad updates of clients 3" in run.recorder.folder.log_path.read_text()
 
 
 def test_without_an_edge_nobody_spends_and_without_faults_nobody_is_missing(averaging):
     run = averaging()
-    facts = run.books.describe_round(*3 * [who(run, [0, 4])], (BYTES, BYTES))
+    facts = run.recorder.describe_round(*3 * [who(run, [0, 4])], (BYTES, BYTES))
     assert facts == {"participants": 2, "mib_per_client_round": 2 * BYTES / 2**20}
-    assert run.books.columns == {}
+    assert run.recorder.columns == {}
 
 
 def test_idle_clients_receive_the_model_beside_the_participants(ready):
     """Two of ten are asked, and one of them is lost: the other eight mix on what the server sends."""
     run = ready("method={name: fedah, mix_everyone: true}", "data.clients=10")
-    facts = run.books.describe_round(who(run, [0, 4]), *2 * [who(run, [0])], (BYTES, BYTES))
+    facts = run.recorder.describe_round(who(run, [0, 4]), *2 * [who(run, [0])], (BYTES, BYTES))
     assert facts["mib_idle"] == 8 * BYTES / 2**20 and facts["mib_per_client_round"] == 1.5 * BYTES / 2**20
 
 
@@ -144,7 +144,7 @@ def test_clients_move_before_the_round_for_the_rounds_that_are_left(averaging, c
     assert homes is run.pool.homes and (clients, seconds) == (3, .25)
     move = orders.index(OrderPerformer.move)
     assert orders.count(OrderPerformer.move) == 1 and orders[move + 1] == OrderPerformer.train
-    assert "3 clients moved to ranks that are faster or have less to do" in run.books.folder.log_path.read_text()
+    assert "3 clients moved to ranks that are faster or have less to do" in run.recorder.folder.log_path.read_text()
 
 
 def test_a_round_is_shown_with_the_seconds_that_it_took(averaging, clock):
@@ -154,7 +154,7 @@ def test_a_round_is_shown_with_the_seconds_that_it_took(averaging, clock):
     def slowly(t):
         perform(t)
         clock.now += 2 + t
-    run.run_round, run.books.show_round = slowly, shown.append
+    run.run_round, run.recorder.show_round = slowly, shown.append
     assert run.go() and shown == [2, 3]
 
 

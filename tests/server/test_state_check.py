@@ -81,7 +81,7 @@ def test_a_method_that_computes_no_numbers_is_named_and_nothing_is_saved(ready, 
         run.go()
     assert str(error.value).startswith(said)
     done = method.startswith("Late")
-    assert [path.name for path in run.books.folder.checkpoints.iterdir()] == ["round-000001.h5"] * done
+    assert [path.name for path in run.recorder.folder.checkpoints.iterdir()] == ["round-000001.h5"] * done
     assert len(run.state.metrics) == done
 
 

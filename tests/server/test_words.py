@@ -43,7 +43,7 @@ def quiet(ready):
     """Set up a run whose texts are kept."""
     def quiet(*words, **how):
         run = ready(*words, **how)
-        run.progress = run.books.progress = Said()
+        run.progress = run.recorder.progress = Said()
         return run
     return quiet
 
@@ -51,14 +51,14 @@ def quiet(ready):
 def test_a_round_is_shown_with_the_best_one_and_the_time_left(quiet):
     run, shown = quiet("rounds=1000"), []
     run.state.round = 7
-    run.books.show_round(.25)
+    run.recorder.show_round(.25)
     run.state.metrics = [{"round": 1, "accuracy_mean": .25, "accuracy_worst_decile": .75},
                          {"round": 3, "accuracy_mean": .75, "accuracy_worst_decile": .5},
                          {"round": 5, "accuracy_mean": .75, "accuracy_worst_decile": .25},
                          {"round": 7, "accuracy_mean": .5, "accuracy_worst_decile": .125}]
-    run.books.show_round(1.5)
+    run.recorder.show_round(1.5)
     run.state.round = 1000
-    run.books.show_round(100.)
+    run.recorder.show_round(100.)
     shown = run.progress.rounds
     assert shown == ["round    7/1000  0.25 s a round, 4 min left",
                      "round    7/1000  accuracy 50.00 % (worst tenth 12.50 %, best 75.00 % in round 3)  1.50 s a "
@@ -68,8 +68,8 @@ def test_a_round_is_shown_with_the_best_one_and_the_time_left(quiet):
 
 
 def finished(run, honest: int):
-    run.books.__dict__["honest"] = np.arange(9) < honest
-    run.state = run.books.state = run.checkpoints.state = RunState(run.state.shared, run.state.groups, 40, 75., [
+    run.recorder.__dict__["honest"] = np.arange(9) < honest
+    run.state = run.recorder.state = run.checkpoints.state = RunState(run.state.shared, run.state.groups, 40, 75., [
         {"round": 20, "accuracy_mean": .875, "accuracy_weighted": .5, "accuracy_worst_decile": .5},
         {"round": 40, "accuracy_mean": .8125, "accuracy_weighted": .5, "accuracy_worst_decile": .25}])
     assert conclude(run) == 0
@@ -81,8 +81,8 @@ def test_the_last_lines_of_a_run(quiet):
     first, last = finished(run, 9)
     assert first == ("FedMHC: accuracy 81.25 % mean over 9 clients, 25.00 % in the worst tenth, best 87.50 % in round "
                      "20; 40 rounds in 75 s on 1 rank")
-    assert last == f"digest {run.books.result()['digest'][:16]}  results in {run.books.folder.path}"
-    assert (run.books.folder.path / "result.json").exists()
+    assert last == f"digest {run.recorder.result()['digest'][:16]}  results in {run.recorder.folder.path}"
+    assert (run.recorder.folder.path / "result.json").exists()
 
 
 def test_the_last_lines_name_honest_clients_ranks_and_a_disk_that_refused(quiet):
@@ -95,7 +95,7 @@ def test_the_last_lines_name_honest_clients_ranks_and_a_disk_that_refused(quiet)
     assert "mean over 7 honest clients, " in first and first.endswith("40 rounds in 75 s on 3 ranks")
     assert warning == ("warning: the disk refused a checkpoint or a measure 3 times, last after round 4; log.txt says "
                        "which")
-    assert '"rounds_refused_by_disk": [\n  2,\n  4\n ]' in (run.books.folder.path / "result.json").read_text()
+    assert '"rounds_refused_by_disk": [\n  2,\n  4\n ]' in (run.recorder.folder.path / "result.json").read_text()
 
 
 def introduced(run, homes, deadline=None, **world):
@@ -119,7 +119,7 @@ def test_a_run_introduces_itself(quiet):
                      f"({sizes.min()}-{sizes.max()} training samples), 1,210 parameters")
     assert re.fullmatch(r"1 rank \(MPI: a library\): rank 0 alone; engine vmap \(1,210 parameters, without convolutions"
                         r"\), device cpu, float32, 1 thread a rank; pid \d+ on n1; run folder "
-                        + re.escape(str(run.books.folder.path)), second)
+                        + re.escape(str(run.recorder.folder.path)), second)
 
 
 def test_a_run_in_which_the_method_is_another_one_says_so(quiet):
@@ -173,7 +173,7 @@ def test_ranks_that_host_unevenly_idle_or_are_not_watched_are_named(quiet):
 
 def test_attackers_and_the_end_of_the_time_are_named(quiet):
     run = quiet("attack={kind: noise, share: .3}")
-    run.books.__dict__["honest"] = np.array([1, 0, 0, 0, 1, 1, 1, 0, 1], bool)
+    run.recorder.__dict__["honest"] = np.array([1, 0, 0, 0, 1, 1, 1, 0, 1], bool)
     said = introduced(run, [0] * 9, Deadline(1e9, "Slurm job 7"))
     assert said[2:] == ["attack: noise of clients 1-3 7; accuracies are the honest clients'",
                         f"stops by itself in time for the end of Slurm job 7, {format_time(1e9)}"]

@@ -38,7 +38,7 @@ def snapshot(round: int = 12, **changes) -> Snapshot:
               "data": {"root": "a", "name": "digits"}}
     metrics = [{"round": 1, "accuracy": float("nan")}, {"round": 2, "name": "é"}]
     given = {"shared": SHARED, "ids": IDS, "config": config, "federation": "f00d", "accuracy": .75,
-             "metrics": metrics, "books": {"seconds": 1.5}}
+             "metrics": metrics, "extra": {"seconds": 1.5}}
     return Snapshot(round, **(given | changes))
 
 
@@ -92,10 +92,10 @@ def test_no_client_has_a_row_yet(tmp_path):
     assert CheckpointFile(path).read_rows(0, 0)["w"].shape == (0, 3) and read_checkpoint(path).ids.shape == (0,)
 
 
-def test_numpy_numbers_in_the_books(tmp_path):
-    given = snapshot(np.int64(3), accuracy=np.float32(.5), books={"bytes": np.int64(7)})
+def test_numpy_numbers_in_what_else_is_saved(tmp_path):
+    given = snapshot(np.int64(3), accuracy=np.float32(.5), extra={"bytes": np.int64(7)})
     path = write_checkpoint(tmp_path, given, pieces())
-    assert (read_checkpoint(path).round, read_checkpoint(path).accuracy, read_checkpoint(path).books) == (
+    assert (read_checkpoint(path).round, read_checkpoint(path).accuracy, read_checkpoint(path).extra) == (
         3,
         0.5,
         {"bytes": 7},

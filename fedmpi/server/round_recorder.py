@@ -1,6 +1,6 @@
-"""The books of a run: what each round found and cost, how clients were judged, and what the user is told of it.
+"""Record the rounds of a run: what each found and cost, how clients were judged, and what the user is told of it.
 
-They are written to metrics.jsonl (a line per round) and history.h5 (a row per client and evaluated round).
+The records are written to metrics.jsonl (a line per round) and history.h5 (a row per client and evaluated round).
 Legend: N clients, n participants."""
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ from fedmpi.text import MIB, format_duration
 
 
 @dataclass
-class Books:
-    """Keeps the books of a run at rank 0."""
+class RoundRecorder:
+    """Records the rounds of a run at rank 0."""
     config: Config
     method: Method
     hooks: Hooks
@@ -135,8 +135,8 @@ class Books:
         out[ids] = values
         return out
 
-    def enter(self, table: np.ndarray | None, facts: JsonObject) -> None:
-        """Enter a round: its facts, and the clients' measures if it was evaluated.
+    def record_round(self, table: np.ndarray | None, facts: JsonObject) -> None:
+        """Record a round: its facts, and the clients' measures if it was evaluated.
 
         Args:
             table: measures of all clients, the new ones last (see Evaluator.measure_clients); None: it was not

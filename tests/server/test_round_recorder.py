@@ -19,12 +19,12 @@ NAN = float("nan")
 
 
 def line_of(run) -> dict:
-    return json.loads((run.books.folder.path / "metrics.jsonl").read_text().splitlines()[-1])
+    return json.loads((run.recorder.folder.path / "metrics.jsonl").read_text().splitlines()[-1])
 
 
 def columns_of(run) -> dict[str, np.ndarray]:
-    run.books.folder.save_history()
-    with h5py.File(run.books.folder.path / "history.h5") as file:
+    run.recorder.folder.save_history()
+    with h5py.File(run.recorder.folder.path / "history.h5") as file:
         return {name: column[-1] for name, column in file.items()}
 
 
@@ -64,12 +64,12 @@ def summed_up(rows) -> dict:
 
 def test_every_number_of_a_round_stands_in_its_place(ready):
     run, rows = ready("data.clients=12", "attack={kind: noise, share: .1}"), table()
-    run.books.__dict__["honest"] = np.isin(np.arange(12), HONEST)
+    run.recorder.__dict__["honest"] = np.isin(np.arange(12), HONEST)
     run.state.round, run.state.seconds = 2, 8.
     run.state.groups.last[:] = [3, 1, -1, 0, 2, 5, 4, 7, 6, 9, 8, 11]
     run.state.groups.each["lam"] = np.arange(12) / 7
-    run.books.columns = {"T_comp": np.arange(12) / 3}
-    run.books.enter(rows, {"participants": 5, "seconds": 8.})
+    run.recorder.columns = {"T_comp": np.arange(12) / 3}
+    run.recorder.record_round(rows, {"participants": 5, "seconds": 8.})
     line, columns = line_of(run), columns_of(run)
     expected = {"round": 2, "participants": 5, "seconds": 8., "accuracy_mean_attackers": 8 / 35}
     for suffix, part, who in (("", 0, BEFORE), ("_after", 1, AFTER), ("_unadapted", 2, WITHOUT)):
@@ -85,7 +85,7 @@ def test_every_number_of_a_round_stands_in_its_place(ready):
                          "T_comp": np.arange(12) / 3}.items():
         np.testing.assert_allclose(columns[name], values, err_msg=name)
     # Columns belong to one round.
-    assert run.books.columns == {}
+    assert run.recorder.columns == {}
 
 
 def test_what_nobody_was_judged_by_is_left_out(ready):
@@ -93,7 +93,7 @@ def test_what_nobody_was_judged_by_is_left_out(ready):
     run, rows = ready("data.clients=12"), table()
     rows[:, 1:] = 0
     run.state.round = 1
-    run.books.enter(rows, {})
+    run.recorder.record_round(rows, {})
     assert line_of(run).keys() == {"round", "accuracy_mean", "accuracy_weighted", "accuracy_std",
                                    "accuracy_worst_decile", "accuracy_variance", "accuracy_gini", "f1_mean", "loss"}
     assert np.isnan(columns_of(run)["accuracy_after"]).all() and np.isnan(columns_of(run)["accuracy_unadapted"]).all()
@@ -202,7 +202,7 @@ def test_the_result_sums_the_series_up(ready):
     run.state.metrics = [{"round": 2 * t + 1, "accuracy_mean": a, "accuracy_weighted": b, "loss": t}
                          for t, (a, b) in enumerate(zip(mean, weighted, strict=True))]
     run.state.round, run.state.seconds = 25, 12.5
-    result = run.books.result()
+    result = run.recorder.result()
     assert (result["accuracy_best_on_test"], result["best_round"]) == (.7, 3)
     assert result["accuracy_weighted_best_on_test"] == .9 and result["ended"] == "rounds"
     # Nobody has a validation part.
