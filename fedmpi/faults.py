@@ -37,20 +37,20 @@ class Faults:
         chances = np.random.default_rng((who.seed, who.round, DROPS_STREAM)).random(who.ids[-1] + 1)
         return who.only(chances[who.ids] >= self.drop)
 
-    def describe_lost_clients(self, asked: Participants, trained: Participants,
-                taken: Participants) -> tuple[dict[str, list[int]], str]:
+    def describe_lost_clients(self, in_time: Participants, trained: Participants,
+                              accepted: Participants) -> tuple[dict[str, list[int]], str]:
         """Return which clients were lost and whose updates were not taken, and a line that says so ("" if none).
 
         Args:
-            asked: the participants.
+            in_time: the participants that were in time, if none of them was lost.
             trained: those of them that were not lost.
-            taken: those of them whose updates the server took."""
-        lost, bad = np.setdiff1d(asked.ids, trained.ids).tolist(), np.setdiff1d(trained.ids, taken.ids).tolist()
+            accepted: those of them whose updates the server took."""
+        lost, bad = np.setdiff1d(in_time.ids, trained.ids).tolist(), np.setdiff1d(trained.ids, accepted.ids).tolist()
         facts = ({"lost": lost} if self.drop else {}) | ({"bad_updates": bad} if self.bad_update == "skip" else {})
         parts = [*([f"lost clients {format_spans(lost)}"] if lost else []),
                  *([f"left out bad updates of clients {format_spans(bad)}"] if bad else [])]
-        nobody = "" if len(taken.ids) else "; no update is left, and the server's state stays"
-        return facts, f"round {asked.round + 1}: {', '.join(parts)}{nobody}" if parts else ""
+        nobody = "" if len(accepted.ids) else "; no update is left, and the server's state stays"
+        return facts, f"round {in_time.round + 1}: {', '.join(parts)}{nobody}" if parts else ""
 
 
 @dataclass(frozen=True)

@@ -100,6 +100,10 @@ class Participants:
         some.each = {name: np.asarray(values)[kept] for name, values in self.each.items()}
         return some
 
+    def copy_log_per_client(self, others: Participants) -> None:
+        """Take over what `log_per_client` was told of these participants among `others`, which include them."""
+        self.each |= others.only(np.isin(others.ids, self.ids)).each
+
     def log(self, **facts: object) -> None:
         """Write measures of this round to metrics.jsonl: `clusters` (n,) of `k`, `iterations`, `distance`, ..."""
         self.facts |= facts

@@ -34,7 +34,8 @@ def plan_participation(case: PlanCase) -> JsonObject:
     for t in range(rounds):
         found = selector.select(t, sum(seconds), traffic, lambda ids: generator.random(len(ids)))
         seconds.append(found.seconds)
-        ledger.skipped += not len(config.faults.drop_participants(found.in_time).ids)
+        if not len(config.faults.drop_participants(found.in_time).ids):
+            ledger.note_skipped_round()
         asked += len(found.participants.ids)
         late += len(found.participants.ids) - len(found.in_time.ids)
         facts.append(found.facts)

@@ -58,6 +58,10 @@ class EdgeLedger:
                   for work, n in zip(works, who.sizes, strict=True)]
         return self.edge.compute_cost(trained, passed, nbytes)
 
+    def note_skipped_round(self) -> None:
+        """Note that the server took no update in a round, which belongs to no stage then."""
+        self.skipped += 1
+
     def list_works(self, who: Participants) -> list[RoundWork]:
         """Return what the round of each participant would compute, (n,)."""
         stage = self.find_stage(who.round)

@@ -22,8 +22,8 @@ def evaluate_last_round(run: Run) -> None:
     # of judging alone
     made = state.steps.add_round(reports.steps, 1, len(run.federation.sizes))
     state.metrics = [line for line in state.metrics if line["round"] != state.round]
-    # metrics.jsonl is rewritten, since it holds the line without measures.
-    run.recorder.folder.behind = True
+    # metrics.jsonl holds the line without measures.
+    run.recorder.folder.request_metrics_rewrite()
     steps = facts.get("steps", {}) | made["steps"]
     run.recorder.record_round(table, facts | made | {"steps": steps, "seconds": state.seconds})
     run.progress.note(f"round {state.round} was not evaluated, and is the last one now: judged")

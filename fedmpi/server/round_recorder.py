@@ -78,54 +78,61 @@ class RoundRecorder:
         """Return the time and the energy of devices at the edge."""
         return self.client_selector.ledger
 
-    def count_steps(self, steps: np.ndarray, trained: Participants) -> JsonObject:
-        """Return the gradient steps of a client, in this round and so far."""
-        return self.state.steps.add_round(steps, len(trained.ids), len(self.federation.sizes))
-
-    def describe_round(self, asked: Participants, trained: Participants, who: Participants, traffic: tuple[int, int],
-                       selected: SelectedClients | None = None) -> JsonObject:
-        """Return what the server found in a round, what its participants spent, and who did not get through.
+    def add_steps(self, steps: np.ndarray, trained: Participants) -> JsonObject:
+        """Add the gradient steps of a round to the totals; return the steps of a client, in this round and so far.
 
         Args:
-            asked: the participants.
-            trained: those of them that were in time and not lost.
-            who: those of them whose updates the server took.
-            traffic: bytes that a participant received and sent.
-            selected: who was in time; None: all."""
-        state = self.state
-        facts: JsonObject = dict(who.facts)
+            steps: the steps of each rank, as RankReports has them, (ranks, 3 * kinds)."""
+        return self.state.steps.add_round(steps, len(trained.ids), len(self.federation.sizes))
+
+    def record_participation(self, selected: SelectedClients, trained: Participants, accepted: Participants,
+                             traffic: tuple[int, int]) -> JsonObject:
+        """Update the clusters and the costs, and log who did not get through. Return what the server found in the
+        round, what its participants spent, and who is missing.
+
+        Args:
+            trained: the selected clients that were in time and not lost.
+            accepted: those of them whose updates the server took.
+            traffic: bytes that a participant received and sent."""
+        groups, ids = self.state.groups, selected.participants.ids
+        facts: JsonObject = dict(accepted.facts)
         if "clusters" in facts:
-            facts |= state.groups.update(who.ids, np.asarray(facts.pop("clusters")), facts.pop("k"))
-        facts |= state.groups.summarise(who.ids, who.each, self.honest)
-        in_time = selected.in_time if selected else asked
-        missing, text = self.config.faults.describe_lost_clients(in_time, trained, who)
-        for line in filter(None, [selected.describe() if selected else "", text]):
+            facts |= groups.update(accepted.ids, np.asarray(facts.pop("clusters")), facts.pop("k"))
+        facts |= groups.summarise(accepted.ids, accepted.each, self.honest)
+        missing, text = self.config.faults.describe_lost_clients(selected.in_time, trained, accepted)
+        for line in filter(None, [selected.describe(), text]):
             self.progress.note(line)
         down, up = traffic
         # What is lost was not sent.
-        moved = down + up * np.isin(asked.ids, trained.ids)
+        moved = down + up * np.isin(ids, trained.ids)
         if self.method.idles:
             # They receive the server's state, too.
-            facts["mib_idle"] = (len(self.federation.sizes) - len(asked.ids)) * down / MIB
-        return facts | missing | self._edge_costs(asked, moved, selected) | {
-            "participants": len(asked.ids), "mib_per_client_round": float(moved.mean()) / MIB if len(moved) else 0.}
+            facts["mib_idle"] = (len(self.federation.sizes) - len(ids)) * down / MIB
+        costs = self._add_edge_costs(selected, moved)
+        if not len(accepted.ids):
+            self.edge.note_skipped_round()
+        return facts | missing | costs | {
+            "participants": len(ids), "mib_per_client_round": float(moved.mean()) / MIB if len(moved) else 0.}
 
-    def describe_time(self, selected: SelectedClients) -> JsonObject:
-        """Return who was too late in a round, and its simulated time, which is added to that of the run."""
+    def restore_skipped_rounds(self) -> None:
+        """Count the skipped rounds again, for the costs at the edge, after the run was restored from a checkpoint."""
+        self.edge.skipped = self.state.count_skipped_rounds()
+
+    def advance_clock(self, selected: SelectedClients) -> JsonObject:
+        """Add the simulated time of a round to that of the run. Return both, and who was too late."""
         if self.client_selector.clock is None:
             return selected.facts
         self.state.simulated_seconds += selected.seconds
         return {**selected.facts, "simulated_seconds_round": selected.seconds,
                 "simulated_seconds": self.state.simulated_seconds}
 
-    def _edge_costs(self, who: Participants, nbytes: np.ndarray, selected: SelectedClients | None) -> JsonObject:
-        """Return the mean time and energy of a participant's round at the edge; {} without `edge`.
+    def _add_edge_costs(self, selected: SelectedClients, nbytes: np.ndarray) -> JsonObject:
+        """Add columns of what each participant's round takes at the edge. Return the means; {} without `edge`.
 
         Args:
-            selected: which part of its steps each participant makes, and whether losses were compared; None: all of
-                them, and they were not."""
-        made, told = (selected.made, "candidates" in selected.facts) if selected else (1., False)
-        spent = self.edge.compute_cost(who, nbytes, made, told)
+            nbytes: bytes that each participant received and sent."""
+        who, told_losses = selected.participants, "candidates" in selected.facts
+        spent = self.edge.compute_cost(who, nbytes, selected.made, told_losses)
         self.columns |= {name: self._column(who.ids, values) for name, values in spent.items()}
         return {name: float(values.mean()) if len(values) else 0. for name, values in spent.items()}
 

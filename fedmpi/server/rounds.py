@@ -123,19 +123,17 @@ class Run:
         # Before the server's code, which may modify its state in place.
         traffic = self.hooks.traffic(state.shared)
         selected = self.select_clients(t, traffic)
-        asked = selected.participants
         moved = self.move_clients(self.config.rounds - t)
         trained = self.config.faults.drop_participants(selected.in_time)
-        who = self.exchange(trained, judge)
+        accepted = self.exchange(trained, judge)
         state.round = t + 1
         table, reports = self.measure(judge)
-        facts = self.recorder.describe_round(asked, trained, who, traffic, selected) | {
+        facts = self.recorder.record_participation(selected, trained, accepted, traffic) | {
             **self.pace.record(reports.train_seconds, reports.judge_seconds, trained),
-            **self.recorder.describe_time(selected), "clients_moved": moved,
-            **self.recorder.count_steps(reports.steps, trained),
+            **self.recorder.advance_clock(selected), "clients_moved": moved,
+            **self.recorder.add_steps(reports.steps, trained),
             "bytes_sent_by_server": world.sent - sent, "bytes_received_by_server": world.received - received,
             **describe_memory(reports.peak_memory)}
-        self.recorder.edge.skipped += not len(who.ids)
         state.seconds += time.perf_counter() - begin
         self.recorder.record_round(table, facts | {"seconds": state.seconds})
 
@@ -163,7 +161,7 @@ class Run:
         state, addressed = self.state, choose_addressed(self.config, self.federation.sizes, who, judge)
         send_messages(self.pool, self.hooks, state.shared, addressed)
         refuse_wrong_log(self.method, addressed, self.recorder.task, self.config.evaluate.columns)
-        who.each |= addressed.only(np.isin(addressed.ids, who.ids)).each
+        who.copy_log_per_client(addressed)
         there = self.pool.train(who.round, who.ids, judge, state.shared, self.pace.choose_ranks(who))
         who = who if there.all() else who.only(there)
         if len(who.ids):
@@ -205,19 +203,20 @@ class Run:
             asked = Participants(ids, self.federation.sizes[ids], -1, self.config.seed, len(self.federation.sizes))
             traffic = self.hooks.traffic(self.state.shared)
             self.state.simulated_seconds = self.recorder.client_selector.time_warm_up(asked, traffic)
-            who = self.exchange(asked, judge=False)
-            if not len(who.ids):
+            accepted = self.exchange(asked, judge=False)
+            if not len(accepted.ids):
                 raise FedmpiError(f"no update of clients {ids.tolist()}, which train before round 1, can be used, and "
                                   f"{self.method.title} cannot begin; lower train.lr, or look at their data")
             # Clusters that it finds are recorded as round 0.
-            found = "clusters" in who.facts
+            found = "clusters" in accepted.facts
             table, reports = self.measure(found and bool(self.config.evaluate.every))
-            steps = self.recorder.count_steps(reports.steps, asked)
+            steps = self.recorder.add_steps(reports.steps, asked)
             self.state.seconds += time.perf_counter() - begin
             if found:
-                facts = self.recorder.describe_round(asked, asked, who, traffic)
+                everybody = SelectedClients(asked, None, 0., {})
+                facts = self.recorder.record_participation(everybody, asked, accepted, traffic)
                 self.recorder.record_round(table, facts | steps | {"seconds": self.state.seconds})
-            elif text := self.config.faults.describe_lost_clients(asked, asked, who)[1]:
+            elif text := self.config.faults.describe_lost_clients(asked, asked, accepted)[1]:
                 self.progress.note(text)
 
     def find_reason_to_stop(self, seconds: float) -> str:

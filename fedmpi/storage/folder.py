@@ -161,6 +161,10 @@ class RunFolder:
             file.write(line_to_json(lines[-1]) + "\n")
         self.behind = False
 
+    def request_metrics_rewrite(self) -> None:
+        """Let the next `append_metrics` write all lines, since earlier ones have changed."""
+        self.behind = True
+
     def rewrite_metrics(self, lines: list[JsonObject]) -> None:
         """Leave only `lines` in metrics.jsonl: after a restart, those that the checkpoint holds."""
         self.replace("metrics.jsonl", "".join(line_to_json(line) + "\n" for line in lines))

@@ -11,6 +11,7 @@ from fedmpi.config.schema import resolve
 from fedmpi.method import Participants
 from fedmpi.server import checkpoint_writer, rounds
 from fedmpi.server.checkpoint_writer import CheckpointWriter
+from fedmpi.server.client_selection import SelectedClients
 from fedmpi.server.rounds import Run
 from fedmpi.server.run_state import RunState
 from tests.server.test_resume import started
@@ -81,6 +82,10 @@ def who(run, ids, t=4) -> Participants:
     return Participants(ids, run.federation.sizes[ids], t, 2)
 
 
+def all_in_time(asked: Participants) -> SelectedClients:
+    return SelectedClients(asked, None, 0., {})
+
+
 def test_the_facts_of_a_round(averaging):
     """Five clients were asked, one was lost, one sent a bad update; the server reports facts of the other three."""
     run = averaging("faults={drop: .3, bad_update: skip}", "edge={cycles: 3.e6, frequency: 2.e9, bandwidth: 1.e6}")
@@ -91,7 +96,7 @@ def test_the_facts_of_a_round(averaging):
     run.state.groups.last[[1, 4]] = 2
     # columns of a round that was not evaluated
     run.recorder.columns = {"T_comp": np.zeros(10)}
-    facts = run.recorder.describe_round(asked, trained, taken, (BYTES, BYTES))
+    facts = run.recorder.record_participation(all_in_time(asked), trained, taken, (BYTES, BYTES))
     seconds = 2 * 3e6 * n[[1, 3, 5, 8, 9]].mean() / 2e9
     assert [facts.pop(key) for key in ("cluster_sizes", "cluster_sizes_all", "lost", "bad_updates")] == [
         [1, 0, 2, 0], [1, 0, 3, 0], [8], [3]]
@@ -114,15 +119,25 @@ def test_the_facts_of_a_round(averaging):
 
 def test_without_an_edge_nobody_spends_and_without_faults_nobody_is_missing(averaging):
     run = averaging()
-    facts = run.recorder.describe_round(*3 * [who(run, [0, 4])], (BYTES, BYTES))
+    everybody = who(run, [0, 4])
+    facts = run.recorder.record_participation(all_in_time(everybody), everybody, everybody, (BYTES, BYTES))
     assert facts == {"participants": 2, "mib_per_client_round": 2 * BYTES / 2**20}
     assert run.recorder.columns == {}
+
+
+def test_a_round_without_an_update_is_skipped(averaging):
+    run = averaging("faults={drop: .3, bad_update: skip}")
+    asked, nobody = who(run, [0, 4]), who(run, [])
+    for accepted, skipped in ((nobody, 1), (asked, 1), (nobody, 2)):
+        run.recorder.record_participation(all_in_time(asked), asked, accepted, (BYTES, BYTES))
+        assert run.recorder.edge.skipped == skipped
 
 
 def test_idle_clients_receive_the_model_beside_the_participants(ready):
     """Two of ten are asked, and one of them is lost: the other eight mix on what the server sends."""
     run = ready("method={name: fedah, mix_everyone: true}", "data.clients=10")
-    facts = run.recorder.describe_round(who(run, [0, 4]), *2 * [who(run, [0])], (BYTES, BYTES))
+    asked, there = who(run, [0, 4]), who(run, [0])
+    facts = run.recorder.record_participation(all_in_time(asked), there, there, (BYTES, BYTES))
     assert facts["mib_idle"] == 8 * BYTES / 2**20 and facts["mib_per_client_round"] == 1.5 * BYTES / 2**20
 
 

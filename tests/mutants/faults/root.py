@@ -105,7 +105,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.faults:choose_attackers", "n - 1)", "n)"),
     ("fedmpi.faults:Faults.drop_participants", "(who.seed, who.round, DROPS_STREAM)", "(who.seed, DROPS_STREAM)"),
     ("fedmpi.faults:Faults.drop_participants", ">= self.drop", "< self.drop"),
-    ("fedmpi.faults:Faults.describe_lost_clients", "asked.round + 1", "asked.round"),
+    ("fedmpi.faults:Faults.describe_lost_clients", "in_time.round + 1", "in_time.round"),
     (ROSTER + "refuse_other_ranks", "world.size != planned", "world.size > planned"),
     ("fedmpi.assembly:accept_code", "if not accept:", "if False:"),
     (SETUP + "assemble_from_start", "    refuse_other_code(fingerprint_code(config), start[\"own_code\"])\n", ""),

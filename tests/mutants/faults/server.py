@@ -5,6 +5,7 @@ ROUNDS = "fedmpi.server.rounds:"
 RUN = ROUNDS + "Run."
 SAVING = "fedmpi.server.checkpoint_writer:CheckpointWriter."
 RECORDER = "fedmpi.server.round_recorder:RoundRecorder."
+RECORDED = RECORDER + "record_participation"
 CLUSTERING = "fedmpi.clustering.kmeans_and_linkage:"
 METRICS = "fedmpi.server.metrics:"
 EARLY_STOPPING = "fedmpi.server.early_stopping:"
@@ -94,12 +95,12 @@ FAULTS: list[tuple[str, str, str]] = [
     (RUN + "run_round", "self.config.rounds - t", "self.config.rounds"),
     (RUN + "run_round", "world.sent - sent", "world.sent"),
     (RUN + "run_round", "state.seconds += time", "state.seconds = time"),
-    (RECORDER + "describe_round", "np.isin(asked.ids, trained.ids)", "np.isin(asked.ids, who.ids)"),
-    (RECORDER + "describe_round", '"participants": len(asked.ids)', '"participants": len(who.ids)'),
-    (RECORDER + "describe_round", "lost_clients(in_time, trained, who)", "lost_clients(in_time, who, who)"),
-    (RECORDER + "describe_round", "dict(who.facts)", "who.facts"),
-    (RECORDER + "describe_round", "mean()) / MIB", "mean()) / 10**6"),
-    (RECORDER + "_edge_costs", "self.columns |= ", "self.columns = self.columns or "),
+    (RECORDED, "np.isin(ids, trained.ids)", "np.isin(ids, accepted.ids)"),
+    (RECORDED, '"participants": len(ids)', '"participants": len(accepted.ids)'),
+    (RECORDED, "lost_clients(selected.in_time, trained,", "lost_clients(selected.in_time, accepted,"),
+    (RECORDED, "dict(accepted.facts)", "accepted.facts"),
+    (RECORDED, "mean()) / MIB", "mean()) / 10**6"),
+    (RECORDER + "_add_edge_costs", "self.columns |= ", "self.columns = self.columns or "),
     (RECORDER + "_column", "np.nan, values.dtype", "0, values.dtype"),
     (RUN + "move_clients", "return len(moves[0])", "return len(moves)"),
     (RECORDER + "show_round", "total - state.round", "total - state.round + 1"),
@@ -131,7 +132,7 @@ FAULTS: list[tuple[str, str, str]] = [
      "(self.end - phase >= -rounding)"),
     ("fedmpi.server.availability:measure_rounding", "8 * np.spacing(now)", "0 * np.spacing(now)"),
     ("fedmpi.server.edge_cost:EdgeLedger.compute_cost", "if told_losses else 0", "if False else 0"),
-    (RECORDER + "_edge_costs", '"candidates" in selected.facts', "False"),
+    (RECORDER + "_add_edge_costs", '"candidates" in selected.facts', "False"),
     (SELECTION + "ClientSelector._time_choice", "np.minimum(seconds, until[ids])", "seconds"),
     ("fedmpi.server.simulated_time:SimulatedTime.time_round", "allowed[i] - cost.transfer[i]", "allowed[i]"),
     ("fedmpi.server.simulated_time:fit_portion", "<= budget", "< budget"),
@@ -151,4 +152,4 @@ FAULTS: list[tuple[str, str, str]] = [
     # running statistics, equal centres, attackers
     ("fedmpi.server.metrics:Groups.summarise", "column[honest])", "column)"),
     ("fedmpi.server.metrics:Groups.summarise", "honest & (self.planted == g)", "self.planted == g"),
-    (RECORDER + "describe_round", "who.each, self.honest)", "who.each, np.ones_like(self.honest))")]
+    (RECORDED, "accepted.each, self.honest)", "accepted.each, np.ones_like(self.honest))")]
