@@ -62,9 +62,9 @@ def describe_machine(book: JsonObject) -> list[str]:
              f"CUDA {machine.get('cuda') or '-'}", f"cuDNN {machine.get('cudnn') or '-'}",
              f"driver {machine.get('smi', {}).get('driver_version', '-')}",
              f"commit {book['commit'] or '?'}", book["when"]]
-    if book["small"]:
-        named.append("SMALL: a trial of the steps; the figures say nothing")
-    return [", ".join(named), "measured peaks: " + (", ".join(f"{name} {value:g}" for name, value in ceilings.items()) or "?")]
+    named += ["SMALL: a trial of the steps; the figures say nothing"] * bool(book["small"])
+    peaks = ", ".join(f"{name} {value:g}" for name, value in ceilings.items()) or "?"
+    return [", ".join(named), f"measured peaks: {peaks}"]
 
 
 def list_grids(book: JsonObject, part: str = "") -> list[Grid]:
