@@ -149,7 +149,7 @@ def announce_run(run: Run, parts: Parts, decision: Decision) -> None:
               for r, them in enumerate(parts.places) if them.get("staged")]
     odd = list_missing_samples(parts) + parts.method.list_oddities(config.rounds) + list_idle_settings(config)
     odd += list_settings_of_statistics(config, bool(parts.method.model.buffers))
-    for oddity in list_warnings(parts.places) + unwatched + staged + odd:
+    for oddity in filter(None, [*list_warnings(parts.places), *unwatched, *staged, *odd, run.deadline.unknown]):
         run.progress.say(f"warning: {oddity}")
     if run.deadline.known:
         run.progress.say(f"stops by itself in time for the end of {run.deadline.what}, {format_time(run.deadline.end)}")

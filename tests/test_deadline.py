@@ -112,13 +112,13 @@ def squeue(tmp_path, monkeypatch):
 def test_slurm_is_asked_for_the_end(squeue, monkeypatch):
     asked = squeue("echo 2031-05-06T07:08:09")
     assert time.localtime(SlurmJob.from_env().find_end())[:6] == (2031, 5, 6, 7, 8, 9)
-    assert asked.read_text() == "--noheader --jobs 7 --format %e\n"
+    assert asked.read_text() == "--noheader --all --states=all --jobs 7 --format %e\n"
     monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "5")
     monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "2")
     SlurmJob.from_env().find_end()
-    assert asked.read_text() == "--noheader --jobs 5_2 --format %e\n"
+    assert asked.read_text() == "--noheader --all --states=all --jobs 5_2 --format %e\n"
     has_ended("9_1")
-    assert asked.read_text() == "--noheader --jobs 9_1 --format %T\n"
+    assert asked.read_text() == "--noheader --all --states=all --jobs 9_1 --format %T\n"
 
 
 def test_slurm_is_not_asked_for_what_it_told_or_outside_of_a_job(squeue, monkeypatch):
@@ -200,10 +200,34 @@ def test_a_slurm_that_does_not_answer_is_not_waited_for(squeue, monkeypatch):
     assert SlurmJob.from_env().find_end() is None and not has_ended("9")
 
 
-@pytest.mark.parametrize("script", ["echo N/A", "echo NONE", "", "exit 1"])
-def test_without_an_answer_there_is_no_end(squeue, script):
+def test_options_of_the_users_own_do_not_change_what_squeue_is_asked(squeue, monkeypatch):
+    """They hide a job that runs, ask another cluster, or write times that cannot be read."""
+    squeue('env | grep -E "^(SQUEUE_|SLURM_CLUSTERS|SLURM_TIME|SLURM_CONF)" | sort >&2; env | '
+           'grep -qE "^(SQUEUE_|SLURM_CLUSTERS)" || echo RUNNING')
+    for name in ("SQUEUE_STATES", "SQUEUE_USERS", "SQUEUE_PARTITION", "SLURM_CLUSTERS", "SLURM_TIME_FORMAT"):
+        monkeypatch.setenv(name, "relative")
+    monkeypatch.setenv("SLURM_CONF", "kept")
+    answer = slurm.ask_squeue("9", "%T")
+    assert answer.stdout == "RUNNING\n" and answer.stderr == "SLURM_CONF=kept\nSLURM_TIME_FORMAT=standard\n"
+
+
+@pytest.mark.parametrize("script", ["echo Ystday 12:00", "", "exit 1"])
+def test_without_an_answer_the_end_is_not_known(squeue, script):
+    """A --time-limit is enough; without one the run warns of it."""
     squeue(script)
-    assert SlurmJob.from_env().find_end() is None
+    assert SlurmJob.from_env().find_end() is None and find_deadline("10").unknown == ""
+    found = find_deadline(None)
+    assert not found.known and found.unknown == ("Slurm does not say when job 7 ends, so the run does not stop by "
+                                                 "itself in time; give it --time-limit")
+
+
+@pytest.mark.parametrize("script", ["echo N/A", "echo NONE"])
+def test_a_job_without_a_limit_has_no_end(squeue, script, monkeypatch):
+    squeue(script)
+    assert SlurmJob.from_env().find_end() == math.inf and find_deadline(None) == Deadline(what="Slurm job 7")
+    assert not find_deadline(None).known and find_deadline("10").known
+    monkeypatch.delenv("SLURM_JOB_ID")
+    assert find_deadline(None) == Deadline()
 
 
 UNKNOWN = "echo slurm_load_jobs error: Invalid job id specified >&2; exit 1"
@@ -211,7 +235,8 @@ UNKNOWN = "echo slurm_load_jobs error: Invalid job id specified >&2; exit 1"
 
 @pytest.mark.parametrize("script, over", [
     ("echo RUNNING", False), ("echo COMPLETING", False), ("echo PENDING; echo RUNNING", False), ("exit 1", False),
-    ("echo PENDING", True), ("true", True), (UNKNOWN, True)])
+    ("true", False), ("echo SUSPENDED", False), ("echo COMPLETED; echo RUNNING", False), ("echo REVOKED", False),
+    ("echo PENDING", True), ("echo TIMEOUT", True), ("echo COMPLETED; echo FAILED", True), (UNKNOWN, True)])
 def test_whether_a_job_has_ended(squeue, script, over):
     squeue(script)
     assert has_ended("9") == over

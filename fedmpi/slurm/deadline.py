@@ -36,9 +36,11 @@ class Deadline:
     Args:
         end: that moment, in seconds since 1970
         what: what ends then, for messages
+        unknown: what to warn of if there may be such a moment, and nobody knows it
         round_seconds: how long the last rounds took"""
     end: float = math.inf
     what: str = ""
+    unknown: str = ""
     round_seconds: deque[float] = field(default_factory=lambda: deque(maxlen=ROUNDS_REMEMBERED))
 
     @property
@@ -70,7 +72,10 @@ def find_deadline(limit: str | None) -> Deadline:
     end = job.find_end()
     if end is not None:
         known.append((end, f"Slurm job {job.name}"))
-    return Deadline(*min(known)) if known else Deadline()
+    if known:
+        return Deadline(*min(known))
+    return Deadline(unknown=f"Slurm does not say when job {job.name} ends, so the run does not stop by itself in time; "
+                            "give it --time-limit" if job.name else "")
 
 
 def parse_time_limit(limit: str, option: str = "--time-limit") -> int:

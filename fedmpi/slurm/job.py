@@ -3,6 +3,7 @@
 `SlurmJob.from_env` is the only reader of Slurm's variables in the package; a test holds that."""
 from __future__ import annotations
 
+import math
 import os
 import re
 import subprocess
@@ -13,6 +14,12 @@ from datetime import datetime
 
 # Slurm's controller has so long to answer.
 SQUEUE_TIMEOUT_S = 20
+# No process of a job in one of these states is alive. A job that waits has been put back into the queue.
+ENDED_STATES = frozenset((
+    "PENDING", "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED",
+    "TIMEOUT"))
+# What squeue says in place of an end.
+NO_LIMIT = ("N/A", "NONE")
 # Seconds since 1970: the last second of the year 9999, and the last one that has a date.
 LATEST_END_S = 253_402_300_799
 
@@ -74,13 +81,13 @@ class SlurmJob:
         """Return when this job ends, in seconds since 1970; asks Slurm if it did not tell.
 
         Returns:
-            None outside Slurm, for a job without a time limit, and if nobody answers."""
+            math.inf for a job without a time limit; None outside Slurm, and if Slurm gives no answer."""
         if self.told_end is not None or self.name is None:
             return self.told_end
-        # The answer may be "N/A", and there may be no squeue: in a container, for example.
+        # There may be no squeue: in a container, for example.
         with suppress(ValueError, OSError, subprocess.SubprocessError):
-            answer = ask_slurm("squeue", "--noheader", "--jobs", self.name, "--format", "%e").stdout.split()
-            return datetime.fromisoformat(answer[0] if answer else "").timestamp()
+            answer = "".join(ask_squeue(self.name, "%e").stdout.split()[:1])
+            return math.inf if answer in NO_LIMIT else datetime.fromisoformat(answer).timestamp()
         return None
 
 
@@ -99,15 +106,29 @@ def read_most_ranks(variables: Mapping[str, str]) -> int | None:
 
 
 def has_ended(job: str) -> bool:
-    """Tell whether Slurm is sure that no process of a job is alive: the job has ended, or waits for its next start."""
+    """Tell whether Slurm is sure that no process of a job is alive: the job has ended, or waits for its next start.
+
+    An answer without a state says nothing: squeue may hide the jobs of other users, for example."""
     with suppress(OSError, subprocess.SubprocessError):
-        answer = ask_slurm("squeue", "--noheader", "--jobs", job, "--format", "%T")
+        answer = ask_squeue(job, "%T")
         if answer.returncode:
             return "Invalid job id" in answer.stderr
-        return set(answer.stdout.split()) <= {"PENDING"}
+        states = answer.stdout.split()
+        return bool(states) and ENDED_STATES.issuperset(states)
     return False
 
 
-def ask_slurm(*words: str) -> subprocess.CompletedProcess[str]:
-    """Run one of Slurm's commands and return what it printed."""
-    return subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SQUEUE_TIMEOUT_S)
+def ask_squeue(job: str, field: str) -> subprocess.CompletedProcess[str]:
+    """Ask Slurm for a field of a job, in whatever state and partition it is.
+
+    squeue takes options from the environment: SQUEUE_STATES, SQUEUE_PARTITION and others would hide the job,
+    SLURM_CLUSTERS would ask another cluster, and SLURM_TIME_FORMAT would change how times are written.
+
+    Args:
+        job: as `SlurmJob.name`
+        field: of squeue's --format"""
+    told = {name: value for name, value in os.environ.items()
+            if not name.startswith("SQUEUE_") and name != "SLURM_CLUSTERS"}
+    return subprocess.run(("squeue", "--noheader", "--all", "--states=all", "--jobs", job, "--format", field),
+                          env=told | {"SLURM_TIME_FORMAT": "standard"}, stdin=subprocess.DEVNULL, capture_output=True,
+                          text=True, timeout=SQUEUE_TIMEOUT_S)

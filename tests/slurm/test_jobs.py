@@ -107,8 +107,12 @@ def test_a_round_longer_than_the_notice_is_given_up(desk, straight):
     assert desk.fact(first, "Requeue") == ["0"]
 
 
-def test_a_cancelled_job_saves_and_stays_cancelled(desk):
-    """The node's GPUs need not be requested. While the job runs, Slurm says when it ends."""
+def test_a_cancelled_job_saves_and_stays_cancelled(desk, monkeypatch):
+    """The node's GPUs need not be requested. While the job runs, Slurm says when it ends, whatever squeue shows to the
+    user, who has set it up for short lists."""
+    for name, value in (("SQUEUE_STATES", "PD"), ("SQUEUE_USERS", "nobody"), ("SQUEUE_PARTITION", "high"),
+                        ("SLURM_TIME_FORMAT", "relative"), ("SLURM_CLUSTERS", "another")):
+        monkeypatch.setenv(name, value)
     job = desk.submit(WAIT, "device=cpu", "--nodes", 1, "--gpus", 1, "--gpu-request", "none")
     desk.waits()
     assert SlurmJob(job_id=job).find_end() == datetime.fromisoformat(*desk.fact(job, "EndTime")).timestamp()
