@@ -17,6 +17,7 @@ pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="lo
 SRUN = """#!/bin/bash
 printf '%s\\n' "$@" >srun.words
 echo "$OMP_NUM_THREADS $SRUN_CPUS_PER_TASK $MODULE ${SLURM_NTASKS_PER_NODE:-unset} $SLURM_HOSTFILE" >srun.environment
+echo "${SLURM_ARRAY_JOB_ID-unset} ${SLURM_ARRAY_TASK_ID-unset}" >srun.task
 mkdir -p "$OUT/checkpoints"
 trapped() { (( 16#$(sed -n 's/^SigCgt:\\s*//p' /proc/$PPID/status) & 0x4000 )); }      # the script waits for TERM
 until trapped; do sleep .01; done
@@ -110,6 +111,13 @@ def test_when_a_job_starts_again(cluster, does, code):
     assert done.requeued == "requeue 7\n" and done.code == -15
     assert done.said == ("job 7: start 4 on n[1-2]: c.yaml a=1 b={c: d e}\n"
                          f"job 7: stopped with code {code} and starts again\n")
+
+
+def test_a_job_that_an_array_task_has_submitted_is_not_that_task(cluster):
+    """sbatch passes on the variables of the task, and Slurm does not set them for a job of its own."""
+    done = cluster.run(GAIN + "exit 75", SLURM_ARRAY_JOB_ID="2", SLURM_ARRAY_TASK_ID="5")
+    assert done.requeued == "requeue 7\n" and done.said.startswith("job 7: start 1 on")
+    assert cluster.read("srun.task") == "unset unset\n"
 
 
 def test_only_a_new_round_counts(cluster):

@@ -188,6 +188,18 @@ def test_a_script_is_written_and_submitted(sbatch, tmp_path):
     assert text == script.render_script(job)
 
 
+def test_a_job_is_not_told_of_the_job_that_submits_it(sbatch, tmp_path, monkeypatch):
+    """What Slurm does not set for the new job, an array or a restart, it would take over from the environment."""
+    sbatch(f"env | grep ^SLURM_ | sort >{tmp_path}/told; echo 1")
+    for name in [name for name in os.environ if name.startswith("SLURM_")]:
+        monkeypatch.delenv(name)
+    for name in ("ARRAY_JOB_ID", "ARRAY_TASK_ID", "RESTART_COUNT", "PROCID", "STEP_ID", "STEP_NUM_TASKS", "STEPID",
+                 "JOB_END_TIME", "CONF", "MPI_TYPE"):
+        monkeypatch.setenv(f"SLURM_{name}", "5")
+    slurm_sbatch.submit_script(script.JobScript())
+    assert (tmp_path / "told").read_text() == "SLURM_CONF=5\nSLURM_MPI_TYPE=5\n"
+
+
 def test_what_sbatch_refuses_is_said_in_a_line(sbatch):
     sbatch("echo 5; echo 'sbatch: error: invalid\n  partition' >&2; exit 1")
     done = CliRunner().invoke(app, ["submit", CONFIG])

@@ -20,6 +20,9 @@ ENDED_STATES = frozenset((
     "TIMEOUT"))
 # What squeue says in place of an end.
 NO_LIMIT = ("N/A", "NONE")
+# What Slurm tells a process of its own array task, start, end and step. It tells a job these only if they apply, so a
+# job that this process submits would take over what it does not get anew.
+OWN_FACTS = re.compile(r"SLURM_(ARRAY_\w+|RESTART_COUNT|JOB_(START|END)_TIME|PROCID|LOCALID|NODEID|STEP\w*)")
 # Seconds since 1970: the last second of the year 9999, and the last one that has a date.
 LATEST_END_S = 253_402_300_799
 
@@ -103,6 +106,11 @@ def read_most_ranks(variables: Mapping[str, str]) -> int | None:
     if all(count.isascii() and count.isdigit() and len(count) <= 9 for count in counts):
         return max(map(int, counts))
     return read_number(variables, "SLURM_NTASKS_PER_NODE")
+
+
+def make_environment_of_new_job() -> dict[str, str]:
+    """Return this process's environment without what Slurm told it of its own job: for a job that it submits."""
+    return {name: value for name, value in os.environ.items() if not OWN_FACTS.fullmatch(name)}
 
 
 def has_ended(job: str) -> bool:

@@ -8,6 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from fedmpi.errors import BadInput, FedmpiError
+from fedmpi.slurm.job import make_environment_of_new_job
 from fedmpi.slurm.script import JobScript, render_script
 
 
@@ -50,7 +51,8 @@ def submit_script(job: JobScript) -> tuple[str, Path]:
 def call_sbatch(words: list[str | Path], submitted: list[str]) -> str:
     """Run sbatch and return the number of the job. Raises FedmpiError, which names what was `submitted` before."""
     words = ["sbatch", "--parsable", *words]
-    done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    done = subprocess.run(words, env=make_environment_of_new_job(), stdin=subprocess.DEVNULL, capture_output=True,
+                          text=True)
     if done.returncode:
         before = f" (submitted before: scancel {' '.join(submitted)})" if submitted else ""
         path = next(word for word in words if isinstance(word, Path))

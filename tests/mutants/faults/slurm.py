@@ -35,7 +35,10 @@ FAULTS: list[tuple[str, str, str]] = [
     (TEMPLATE, '[ "$begun" -gt 0 ] && [ "$(logged)" = "$begun" ]', '[ "$(logged)" = "$begun" ]'),
     (TEMPLATE, '    rm -f "$out/failed-starts"\n', ''),
     (TEMPLATE, '" -gt {{ failed_starts }} ]', '" -ge {{ failed_starts }} ]'),
+    (TEMPLATE, 'unset SLURM_ARRAY_JOB_ID SLURM_ARRAY_TASK_ID\n', ''),
     # what is asked for
+    ("fedmpi.slurm.job:make_environment_of_new_job", "if not OWN_FACTS.fullmatch(name)", ""),
+    ("fedmpi.slurm.sbatch:call_sbatch", "env=make_environment_of_new_job(), ", ""),
     ("fedmpi.slurm.sbatch:guess_mpi", 'return "pmix"', 'return "pmi2"'),
     ("fedmpi.slurm.sbatch:guess_mpi", 'version("openmpi")', 'version("mpich")'),
     ("fedmpi.slurm.script:list_directives", "-(-job.planned_ranks // job.nodes)", "job.planned_ranks // job.nodes"),
