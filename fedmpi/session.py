@@ -21,6 +21,7 @@ from fedmpi.errors import AlreadyFinished, BadInput, FedmpiError
 from fedmpi.own_code.failures import describe_failure, find_own_line, format_cause, is_ctrl_c
 from fedmpi.ranks import refuse_mixed, refuse_other_ranks
 from fedmpi.slurm.deadline import Deadline, find_deadline
+from fedmpi.slurm.refusal import mark_refusal
 from fedmpi.stop_signals import StopFlag
 from fedmpi.text import format_error, print_failure
 
@@ -80,6 +81,7 @@ def run_on_all_ranks(take_part: Callable[[Transport], int], context: RankContext
     except BadInput as error:
         # every process believes that it is rank 0: only one speaks
         if reports_refusal():
+            mark_refusal(error.code)
             print_failure(f"fedmpi: {error}")
         return errors.BAD_INPUT
     try:
@@ -87,7 +89,9 @@ def run_on_all_ranks(take_part: Callable[[Transport], int], context: RankContext
         world.close(code)
         return code
     except BaseException as error:
-        world.fail(*explain_failure(world, context or RankContext(), error))
+        words, code = explain_failure(world, context or RankContext(), error)
+        mark_refusal(code)
+        world.fail(words, code)
         raise
 
 
@@ -133,6 +137,7 @@ def lead_command(world: Transport, request: RunRequest, context: RankContext) ->
         print(format_error(error), flush=True)
         return errors.FINISHED
     except FedmpiError as error:
+        mark_refusal(error.code)
         print_failure(f"fedmpi: {error}")
         return error.code
     try:
@@ -192,6 +197,7 @@ def conduct(world: Transport, context: RankContext, decision: Decision, ends: De
         if is_ctrl_c(error):
             raise
         words, code = explain_failure(world, context, error)
+        mark_refusal(code)
         if world.size == 1:
             words = note_failure(words)
         world.fail(words, code)

@@ -38,6 +38,7 @@ echo "fedmpi $*"
 """
 GAIN = 'touch "$OUT/checkpoints/round-000003.h5"; '
 DONE = 'echo {} >"$OUT/result.json"; '
+REFUSED = 'echo refused >"$FEDMPI_REFUSAL_FILE"; exit 2'
 BASE = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_CPUS_PER_TASK": "3",
         "SLURM_NTASKS_PER_NODE": "5"}
 
@@ -86,9 +87,9 @@ def cluster(tmp_path):
 @pytest.mark.parametrize("does, code, why", [
     (DONE + "exit 0", 0, "finished"),
     (DONE + "exit 137", 0, "finished"),                       # killed after it had finished
-    ("exit 2", 2, "the run was refused"),
-    (GAIN + "exit 2", 2, "the run was refused"),
-    (DONE + "exit 2", 2, "the run was refused"),              # the result is that of another run in that folder
+    (REFUSED, 2, "the run was refused"),
+    (GAIN + REFUSED, 2, "the run was refused"),
+    (DONE + REFUSED, 2, "the run was refused"),               # the result is that of another run in that folder
     ("exit 75", 75, "not started again: no round was gained"),
     ("exit 137", 137, "not started again: no round was gained"),
     ("exit 0", 1, "not started again: no round was gained"),  # srun says 0 when a job was cut from outside
@@ -253,7 +254,7 @@ def test_a_chain_goes_on_until_its_run_is_over(cluster):
 
 def test_a_chain_ends_for_good_when_its_run_cannot_go_on(cluster):
     job = JobScript("c.yaml", out="out", chain=3)
-    assert cluster.run("exit 2", job, script_words=("", "2")).code == 2
+    assert cluster.run(REFUSED, job, script_words=("", "2")).code == 2
     late = cluster.run(DONE, job, script_words=("7", "1"), SLURM_JOB_ID="8")
     assert (late.code, late.said) == (2, "")
     last = cluster.run("touch $OUT/checkpoints/round-000009.h5; exit 75", job, script_words=("5", "0"))

@@ -39,6 +39,16 @@ def test_other_ranks_than_were_planned(desk):
     assert "refused: it was planned for 2 nodes and got 1" in desk.over(job) and not (desk.folder / "alone").exists()
 
 
+def test_a_program_that_is_not_there_was_not_refused(desk):
+    """srun's own code for it is 2, too."""
+    said = desk.over(desk.submit("--nodes", 1, "--ntasks", 1, "--command", "/nowhere/fedmpi"))
+    assert "code 2, but fedmpi did not refuse the run: can all nodes start /nowhere/fedmpi?" in said
+    assert "ended with code 2, not started again: no round was gained" in said
+    said = desk.over(desk.submit("--nodes", 1, "--ntasks", 1, "--setup", "echo rounds: x >configs/quickstart.yaml"))
+    assert "fedmpi: " in said and "ended with code 2, the run was refused" in said
+    assert not [*desk.folder.glob("runs/*.refused*")]
+
+
 def test_a_folder_is_in_use_until_its_job_has_ended(desk, straight):
     job = desk.submit("method.name=waiting:Waiting", "--nodes", 1, "--ntasks", 1, "--restarts", 0,
                       "--option=--nodelist=n1")

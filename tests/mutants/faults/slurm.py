@@ -6,7 +6,10 @@ TEMPLATE = "fedmpi/slurm/job.sbatch.j2:"
 FAULTS: list[tuple[str, str, str]] = [
     (TEMPLATE, 'setup\n[ "$SLURM_JOB_NUM_NODES"', '[ "$SLURM_JOB_NUM_NODES"'),
     # the body of scripts: when a job ends and when it starts again
-    (TEMPLATE, '[ "$code" = 2 ] && end 2', '[ "$code" = 2 ] && end 1'),
+    (TEMPLATE, 'end 2 "the run was refused"', 'end 1 "the run was refused"'),
+    (TEMPLATE, 'if [ -e "$FEDMPI_REFUSAL_FILE" ]; then', 'if [ "$code" = 2 ]; then'),
+    (TEMPLATE, 'rm -f "$FEDMPI_REFUSAL_FILE"\nsay', 'say'),
+    (TEMPLATE, '[ "$code" = 2 ] && say', 'false && say'),
     (TEMPLATE, '[ -e "$out/result.json" ] && {', '[ "$code" = 0 ] && {'),
     (TEMPLATE, '[ "$(result)" != "$earlier" ] ||', 'true ||'),
     (TEMPLATE, '[ "$code$cut" = 0 ]', '[ "$code" = 0 ]'),

@@ -1,0 +1,50 @@
+"""Job scripts tell starts that failed from runs that were refused, and mind what happens before the launch."""
+from __future__ import annotations
+
+import pytest
+
+from fedmpi.errors import BadInput, FedmpiError
+from fedmpi.slurm.refusal import mark_refusal
+from tests.runs import run_alone
+from tests.test_scripts import REFUSED, Cluster
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    return Cluster(tmp_path)
+
+
+NOT_REFUSED = "job 7: code 2, but fedmpi did not refuse the run: can all nodes start fedmpi? See the lines above\n"
+
+
+def test_a_program_that_cannot_be_started_is_a_failed_start(cluster):
+    """srun ends with 2 if a node cannot execute the program, because its file system is gone, for example."""
+    done = cluster.run("exit 2")
+    assert (done.code, done.requeued) == (2, "")
+    assert done.said.endswith(NOT_REFUSED + "job 7: ended with code 2, not started again: no round was gained\n")
+    (cluster.folder / "out" / "log.txt").write_text("an earlier start\n")
+    done = cluster.run("exit 2")
+    assert done.requeued == "requeue 7\n"
+    assert done.said.endswith(NOT_REFUSED + "job 7: stopped with code 2 and starts again\n")
+
+
+def test_the_mark_of_a_refusal_is_that_of_this_start(cluster):
+    (cluster.folder / "out.refused-7").write_text("of an earlier start\n")
+    assert "code 2, but fedmpi did not refuse the run" in cluster.run("exit 2").said
+    assert cluster.run(REFUSED).said.endswith("job 7: ended with code 2, the run was refused\n")
+    # A worker has refused the run, and srun says 137 when it ends the others.
+    assert cluster.run(REFUSED.replace("2", "137")).said.endswith("job 7: ended with code 2, the run was refused\n")
+    assert not [*cluster.folder.glob("out.refused*")]
+
+
+def test_a_refused_run_leaves_the_mark_that_its_script_asks_for(bench, monkeypatch, tmp_path, capsys):
+    mark = tmp_path / "mark"
+    monkeypatch.setenv("FEDMPI_REFUSAL_FILE", str(mark))
+    assert run_alone(bench.config, ["rounds=x"], bench.out("marked")) == 2 and mark.read_text() == "refused\n"
+    mark.unlink()
+    mark_refusal(FedmpiError.code)
+    assert not mark.exists()
+    monkeypatch.setenv("FEDMPI_REFUSAL_FILE", "/nowhere/at/all")
+    mark_refusal(BadInput.code)
+    monkeypatch.delenv("FEDMPI_REFUSAL_FILE")
+    mark_refusal(BadInput.code)
