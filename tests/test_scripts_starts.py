@@ -6,7 +6,7 @@ import pytest
 from fedmpi.errors import BadInput, FedmpiError
 from fedmpi.slurm.refusal import mark_refusal
 from tests.runs import run_alone
-from tests.test_scripts import REFUSED, Cluster
+from tests.test_scripts import DONE, REFUSED, Cluster
 
 
 @pytest.fixture
@@ -35,6 +35,12 @@ def test_the_mark_of_a_refusal_is_that_of_this_start(cluster):
     # A worker has refused the run, and srun says 137 when it ends the others.
     assert cluster.run(REFUSED.replace("2", "137")).said.endswith("job 7: ended with code 2, the run was refused\n")
     assert not [*cluster.folder.glob("out.refused*")]
+
+
+def test_ranks_get_what_setup_has_set(cluster):
+    """After `sbatch --export=NONE`, Slurm tells srun to pass on nothing."""
+    cluster.run('echo "$SLURM_EXPORT_ENV $MODULE" >passed; ' + DONE, SLURM_EXPORT_ENV="NONE")
+    assert cluster.read("passed") == "ALL loaded\n"
 
 
 def test_a_refused_run_leaves_the_mark_that_its_script_asks_for(bench, monkeypatch, tmp_path, capsys):

@@ -52,9 +52,10 @@ def test_a_signal_for_the_script_alone_reaches_the_ranks(desk, straight):
 
 def test_it_stops_in_time_for_the_end_of_its_job(desk, straight):
     """The first start gets an end that is too near for a second round. Slurm does not end the job then, so it does not
-    matter how long the start takes on a busy machine."""
+    matter how long the start takes on a busy machine. What `setup` sets reaches the ranks in spite of --export=NONE."""
     soon = "export SLURM_JOB_END_TIME=$(($(date +%s) + 10))"
-    job = desk.submit("--setup", f"[ $SLURM_RESTART_COUNT ] || {soon}", "--signal=", "--nodes", 2, "--ntasks", 2)
+    setup = f"export PYTHONPATH={desk.environment['PYTHONPATH']}; [ $SLURM_RESTART_COUNT ] || {soon}"
+    job = desk.submit("--setup", setup, "--signal=", "--nodes", 2, "--ntasks", 2, "--option=--export=NONE")
     said = restarted(desk, job)
     assert f"Slurm job {job} ends in" in said and "saved after round 1 of 5" in said
     assert desk.digest(job) == straight

@@ -4,7 +4,8 @@ from __future__ import annotations
 TEMPLATE = "fedmpi/slurm/job.sbatch.j2:"
 
 FAULTS: list[tuple[str, str, str]] = [
-    (TEMPLATE, 'setup\n[ "$SLURM_JOB_NUM_NODES"', '[ "$SLURM_JOB_NUM_NODES"'),
+    (TEMPLATE, 'setup\n# With --export', '# With --export'),
+    (TEMPLATE, 'export SLURM_EXPORT_ENV=ALL\n', ''),
     # the body of scripts: when a job ends and when it starts again
     (TEMPLATE, 'end 2 "the run was refused"', 'end 1 "the run was refused"'),
     (TEMPLATE, 'if [ -e "$FEDMPI_REFUSAL_FILE" ]; then', 'if [ "$code" = 2 ]; then'),
