@@ -5,6 +5,7 @@ import pytest
 
 from fedmpi.errors import BadInput, FedmpiError
 from fedmpi.slurm.refusal import mark_refusal
+from fedmpi.slurm.script import JobScript
 from tests.runs import run_alone
 from tests.test_scripts import DONE, REFUSED, Cluster
 
@@ -41,6 +42,20 @@ def test_ranks_get_what_setup_has_set(cluster):
     """After `sbatch --export=NONE`, Slurm tells srun to pass on nothing."""
     cluster.run('echo "$SLURM_EXPORT_ENV $MODULE" >passed; ' + DONE, SLURM_EXPORT_ENV="NONE")
     assert cluster.read("passed") == "ALL loaded\n"
+
+
+@pytest.mark.parametrize("chain", [0, 2])
+def test_a_job_that_is_asked_to_stop_while_it_is_set_up_starts_again(cluster, chain):
+    """The notice of the end may come while modules are loaded."""
+    job = JobScript("c.yaml", out="out", chain=chain, setup='kill -USR1 "$BASHPID"')
+    done = cluster.run(DONE, job, script_words=("", "1") if chain else ())
+    assert (done.code, done.requeued) == ((75, "") if chain else (-15, "requeue 7\n"))
+    assert done.said == ("job 7: asked to stop before the run was launched\njob 7: stopped with code 75 and "
+                         + ("the next job of the chain goes on\n" if chain else "starts again\n"))
+    assert not cluster.read("srun.words")
+    # This ends, too.
+    last = cluster.run(DONE, job, SLURM_RESTART_COUNT="50", script_words=("7", "0") if chain else ())
+    assert last.code == 75 and "not started again: it was" in last.said
 
 
 def test_a_refused_run_leaves_the_mark_that_its_script_asks_for(bench, monkeypatch, tmp_path, capsys):

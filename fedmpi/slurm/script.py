@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from fedmpi.errors import BadInput
+from fedmpi.errors import SAVED, BadInput
 from fedmpi.slurm.deadline import parse_time_limit
 from fedmpi.slurm.quoting import (
     ShellText,
@@ -166,7 +166,7 @@ def render_script(job: JobScript) -> str:
     return room.get_template("job.sbatch.j2").render(
         job=job, kind=kind, title=ShellText(TITLES[find_job_kind(job)]),
         directives=[quote_for_sbatch(option) for option in list_directives(job)], launcher=write_launcher_words(job),
-        launcher_remark=ShellText(remarks.get(kind, "")), failed_starts=MAX_FAILED_STARTS)
+        launcher_remark=ShellText(remarks.get(kind, "")), failed_starts=MAX_FAILED_STARTS, saved_code=SAVED)
 
 
 def find_job_kind(job: JobScript) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 TEMPLATE = "fedmpi/slurm/job.sbatch.j2:"
 
 FAULTS: list[tuple[str, str, str]] = [
-    (TEMPLATE, 'setup\n# With --export', '# With --export'),
+    (TEMPLATE, '\nsetup\n# With --export', '\n# With --export'),
     (TEMPLATE, 'export SLURM_EXPORT_ENV=ALL\n', ''),
     # the body of scripts: when a job ends and when it starts again
     (TEMPLATE, 'end 2 "the run was refused"', 'end 1 "the run was refused"'),
@@ -19,11 +19,12 @@ FAULTS: list[tuple[str, str, str]] = [
     (TEMPLATE, '[ "$(newest)" = "$before" ] && end', '[ -z "$(newest)" ] && end'),
     (TEMPLATE, '"${SLURM_RESTART_COUNT:-0}" -ge "$restarts"', '"${SLURM_RESTART_COUNT:-0}" -gt "$restarts"'),
     (TEMPLATE, 'scontrol requeue "$id" &&', 'scontrol requeue "$SLURM_JOB_ID" &&'),
-    (TEMPLATE, "srun passes it on to all ranks.\ntrap 'kill -USR1 $step' USR1",
-     "srun passes it on to all ranks.\ntrap 'kill -TERM $step' USR1"),
+    (TEMPLATE, '[ "$step" ] && kill -USR1 "$step"', '[ "$step" ] && kill -TERM "$step"'),
+    (TEMPLATE, '[ "$step" ] && kill -USR1 "$step"', 'kill -USR1 "$step"'),
+    (TEMPLATE, '[ "$asked" ] && {', 'false && {'),
     (TEMPLATE, "trap 'cut=yes; kill -USR1 $step' TERM", "trap 'cut=yes' TERM"),
     (TEMPLATE, 'sort -V', 'sort'),
-    (TEMPLATE, '\ntrap - TERM\n', '\n'),
+    (TEMPLATE, '\n    trap - TERM\n', '\n'),
     (TEMPLATE, 'start $((${SLURM_RESTART_COUNT:-0} + 1)) on', 'start ${SLURM_RESTART_COUNT:-0} on'),
     (TEMPLATE, '(NR <= ranks % nodes)', '(NR < ranks % nodes)'),
     (TEMPLATE, 'unset SLURM_NTASKS_PER_NODE\n', ''),
