@@ -1,15 +1,11 @@
 """What became of a run, read from what it left: its folder, and FOLDER.txt beside it, what its job printed.
 
-Sweeps, job arrays (submit.py), `fedmpi summary`, `report` and `compare` all ask here. A job says in FOLDER.txt
-
-    job NAME: start 1 on HOST: CONFIG SETTINGS        job NAME: ended with code 1, WHY
-    job NAME: stopped with code 75 ..."""
+Sweeps, job arrays (submit.py), `fedmpi summary`, `report` and `compare` all ask here."""
 from __future__ import annotations
 
 import json
 import math
 import os
-import re
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,16 +16,12 @@ from fedmpi.errors import FINISHED, SAVED, BadInput
 from fedmpi.json_values import Json, JsonObject, flatten_settings
 from fedmpi.own_code.changes import describe_accepted
 from fedmpi.paths import describe_unreadable, is_readable
+from fedmpi.storage.job_log import ENDED, LAUNCHER_SAID, STARTED, find_blame, read_job_log
+from fedmpi.storage.lock import is_run_alive
 from fedmpi.storage.older_versions import add_missing_settings
 from fedmpi.storage.run_end import End, read_end
 from fedmpi.storage.seal import Flaw, open_regular
 from fedmpi.task import CLASSIFICATION, TASKS, find_task
-
-SAID = re.compile(r"^job \S+: (?P<what>.*)$", re.M)
-STARTED = re.compile(r"start \d+ on \S+: \S+ ?(?P<settings>.*)")
-ENDED = re.compile(r"ended with code (-?\d+)")
-BLAME = (re.compile(r"^(?:\d+: )?(fedmpi: .*)$", re.M), re.compile(r"^(?:srun|slurmstepd): error: (.*)$", re.M))
-
 
 # endings of keys of result.json: in the best round on the part that follows; on test samples, in the round that is best
 # on validation samples
@@ -97,7 +89,7 @@ class Outcome(NamedTuple):
 def read_outcome(folder: Path, rounds: int = 0) -> Outcome:
     """Return how far the run of a folder came; it is finished when it has a result of `rounds` rounds or more, or one
     that it ended with early. A run whose result is damaged, or whose folder cannot be looked into, counts as failed,
-    and `said` names the file."""
+    and `said` names the file. Else a run that is alive goes on, whatever became of a second job in its folder."""
     if not is_readable(folder):
         return Outcome("failed", [], None, 0, "", describe_unreadable(folder))
     lines, damage = read_metrics(folder), ""
@@ -110,17 +102,27 @@ def read_outcome(folder: Path, rounds: int = 0) -> Outcome:
     job = read_job_log(folder)
     # A start that has printed nothing yet is not the one of which the folder tells.
     end = End() if result or job.starts and not job.printed.strip() else read_end(folder)
-    blame, code = find_blame(job.printed), ENDED.match(job.last)
+    code = ENDED.match(job.last)
     failed = bool(code and int(code[1]) not in (FINISHED, SAVED))
+    alive = not result and is_run_alive(folder)
+    # The launcher may have another code than the run, which has said in this start that it ended in an orderly way.
+    orderly = end.state == "unfinished" and end.said in job.printed
+    blame = "" if alive else find_blame(job.printed)
     if result:
         state = "finished"
-    elif damage or failed and blame.startswith("fedmpi: "):
+    elif damage:
+        state = "failed"
+    elif alive or orderly:
+        state = "unfinished"
+    elif failed and blame:
         state = "failed"
     elif end.state in ("failed", "killed"):
         state = end.state
     else:
         state = "failed" if failed else "unfinished" if job.starts or lines or holds_begun_run(folder) else "waiting"
     end_of_job = "" if STARTED.fullmatch(job.last) else job.last
+    if state in ("failed", "killed"):
+        blame = blame or find_blame(job.printed, LAUNCHER_SAID)
     said = damage or blame or (state == "unfinished" and end_of_job) or end.said or job.last
     if state in ("failed", "killed") and end_of_job.startswith("stopped "):
         said += f"; its job {end_of_job}"
@@ -135,42 +137,6 @@ def holds_begun_run(folder: Path) -> bool:
 def holds_checkpoint(folder: Path) -> bool:
     """Say whether a run has left a checkpoint in a folder, whole or not."""
     return any(folder.glob("checkpoints/round-*.h5"))
-
-
-class JobLog(NamedTuple):
-    """What FOLDER.txt holds."""
-    starts: int
-    # the settings of the last start
-    settings: str
-    # what was printed since the last start
-    printed: str
-    # what the job itself said last
-    last: str
-
-
-def read_job_log(folder: Path) -> JobLog:
-    """Return what a job has said of the run of a folder, and what the run has printed; or why this cannot be read."""
-    path = find_job_log(folder)
-    try:
-        text = path.read_text(errors="replace") if path.is_file() else ""
-    except OSError as error:
-        return JobLog(0, "", "", f"{path} cannot be read: {error.strerror}")
-    said = list(SAID.finditer(text))
-    starts = [(match.end(), found["settings"]) for match in said if (found := STARTED.fullmatch(match["what"]))]
-    since, settings = starts[-1] if starts else (0, "")
-    return JobLog(len(starts), settings, text[since:], said[-1]["what"] if said else "")
-
-
-def find_job_log(folder: Path) -> Path:
-    """Return the file beside a run folder in which its job keeps what it prints."""
-    # A user may stand in the folder and call it `.`, which has no name.
-    path = Path(os.path.abspath(folder))
-    return path.parent / f"{path.name}.txt"
-
-
-def find_blame(text: str) -> str:
-    """Return what a run, or else its launcher, said of a failure in what a job has printed, "" if they said nothing."""
-    return next((found[0] for pattern in BLAME if (found := pattern.findall(text))), "")
 
 
 def read_result(folder: Path) -> JsonObject | None:

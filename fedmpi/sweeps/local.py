@@ -22,6 +22,7 @@ from fedmpi.progress import write_stdout
 from fedmpi.stop_signals import SIGNALS_OF_SWEEPS, install_handler
 from fedmpi.storage import run_status
 from fedmpi.storage.atomic import report_failed_writes
+from fedmpi.storage.job_log import find_job_log, read_job_log
 from fedmpi.storage.lock import is_run_alive
 from fedmpi.sweeps.board import Board
 from fedmpi.sweeps.job import PlannedRun
@@ -122,14 +123,15 @@ class Sweep:
 
     def start(self, run: PlannedRun) -> None:
         """Start a run. One that cannot be started has failed, and the others go on."""
-        starts = run_status.read_job_log(run.folder).starts
+        starts = read_job_log(run.folder).starts
         slot = min(set(range(self.at_once)) - {started.slot for started in self.under_way})
-        path = run_status.find_job_log(run.folder)
+        path = find_job_log(run.folder)
         try:
             with report_failed_writes(path):
                 run.folder.parent.mkdir(parents=True, exist_ok=True)
                 log = open(path, "a")  # noqa: SIM115  (closed below)
-            self.note(run, f"start {starts + 1} on {socket.gethostname()}: {run.config} {shlex.join(run.overrides)}")
+            self.note(run, f"start {starts + 1} on {socket.gethostname()}: "
+                      f"{shlex.join([str(run.config), *run.overrides])}")
             with log:
                 process = subprocess.Popen(
                     [*self.launcher, *run.words()], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
@@ -201,13 +203,13 @@ class Sweep:
                      + (f", {len(self.failed)} failed" if self.failed else "")
                      + (f", {left} left: the same command continues" if left else "") + "\n")
         for run, why in self.failed:
-            write_stdout(printable(f"failed {run.name}: {why}\n  log: {run_status.find_job_log(run.folder)}") + "\n")
+            write_stdout(printable(f"failed {run.name}: {why}\n  log: {find_job_log(run.folder)}") + "\n")
         return errors.FAILED if self.failed else errors.SAVED if left else errors.FINISHED
 
 
 def write_job_line(run: PlannedRun, what: str) -> None:
     """Write a line of the job into the run's log, in the form that `outcome` reads."""
-    path = run_status.find_job_log(run.folder)
+    path = find_job_log(run.folder)
     # A path may have bytes that are not text in the locale's encoding.
     with report_failed_writes(path), open(path, "a", errors="backslashreplace") as log:
         log.write(f"job sweep: {what}\n")

@@ -121,6 +121,46 @@ def test_what_the_job_says_and_what_the_folder_tells(tmp_path, printed, left, lo
     assert (found.state, found.said[:len(said)]) == (state, said)
 
 
+NOISE = "srun: error: n1: task 0: Exited with exit code 75\n"
+
+
+@pytest.mark.parametrize("printed, log, state, said", [
+    # The launcher's code is not the run's: Open MPI says 1, and srun may say 143.
+    (f"{SAVED}\n{NOISE}job 7: ended with code 143, cut short\n", SAVED, "unfinished", "ended with code 143, cut short"),
+    (f"{GIVEN_UP}\njob 7: ended with code 1, why\n", GIVEN_UP, "unfinished", GIVEN_UP),
+    # srun complains of 75.
+    (f"{SAVED}\n{NOISE}job 7: stopped with code 75 and starts again\n", SAVED, "unfinished", "stopped with code 75"),
+    (f"{SAVED}\n{NOISE}", SAVED, "unfinished", SAVED),
+    # The log has the end of an earlier start.
+    (f"{NOISE}job 7: ended with code 143, why\n", SAVED, "failed", NOISE[13:-1])])
+def test_a_run_that_saved_has_not_failed(tmp_path, printed, log, state, said):
+    folder = write_log(tmp_path / "r", BEGUN, log)
+    (tmp_path / "r.txt").write_text(START + printed)
+    found = read_outcome(folder)
+    assert (found.state, found.said[:len(said)]) == (state, said)
+
+
+REFUSED = START.replace("7", "8") + "fedmpi: run folder r is in use by pid 1 on n1, last sign of life 3 s ago; wait\n"
+
+
+def test_a_second_job_does_not_make_a_live_run_a_failed_one(tmp_path):
+    folder = write_log(tmp_path / "r", BEGUN, "round 1")
+    log = tmp_path / "r.txt"
+    held = Lock(folder)
+    # Scripts of before said this.
+    log.write_text(START + "round 1\n" + REFUSED + "job 8: ended with code 2, the run was refused\n")
+    found = read_outcome(folder)
+    assert (found.state, found.said) == ("unfinished", "ended with code 2, the run was refused")
+    log.write_text(START + "round 1\n" + REFUSED + "job 8: stopped with code 2: another job runs it\n")
+    found = read_outcome(folder)
+    assert (found.state, found.starts, found.said) == ("unfinished", 1, "start 1 on n1: c.yaml seed=1")
+    held.release()
+    with log.open("a") as file:
+        file.write("round 2\nfedmpi: rank 1: no\njob 7: ended with code 1, why\n")
+    found = read_outcome(folder)
+    assert (found.state, found.starts, found.said) == ("failed", 1, "fedmpi: rank 1: no")
+
+
 def test_a_run_that_has_left_its_settings_alone_is_not_waiting(tmp_path):
     found = read_outcome(write_log(tmp_path / "r"))
     assert (found.state, found.said) == ("unfinished", "")

@@ -11,6 +11,7 @@ import pytest
 from fedmpi.errors import BadInput
 from fedmpi.json_values import flatten_settings
 from fedmpi.storage import run_status
+from fedmpi.storage.job_log import find_job_log
 from fedmpi.storage.older_versions import add_missing_settings
 
 LINE = {"round": 2, "accuracy_mean": .5}
@@ -123,7 +124,15 @@ def test_the_settings_are_those_of_the_last_start(tmp_path):
                                     "no job 7: start 14 on n9: c.yaml lies=1\n")
     found = run_status.read_outcome(tmp_path / "r")
     assert (found.starts, found.settings, found.said) == (3, "a=1 b=[2, 3]", "start 13 on n1: c.yaml a=1 b=[2, 3]")
-    assert run_status.find_job_log(tmp_path / "r") == tmp_path / "r.txt"
+    assert find_job_log(tmp_path / "r") == tmp_path / "r.txt"
+
+
+@pytest.mark.parametrize("config", [
+    "c.yaml", "my\\ project/c.yaml", "'my project/c.yaml'",
+    """'it'"'"'s a.yaml'""", "$'a\\' b.yaml'", "it\\'s\\ a.yaml"])
+def test_a_configuration_of_several_words_is_none_of_the_settings(tmp_path, config):
+    (tmp_path / "r.txt").write_text(f"job 7: start 1 on n1: {config} a=1 b='x y'\n")
+    assert run_status.read_outcome(tmp_path / "r").settings == "a=1 b='x y'"
 
 
 def test_a_run_is_found_by_whoever_stands_in_its_folder(tmp_path, monkeypatch):
@@ -132,7 +141,7 @@ def test_a_run_is_found_by_whoever_stands_in_its_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path / "r")
     for folder in (".", "../r", "checkpoints/.."):
         assert run_status.read_outcome(Path(folder)).starts == 1
-    assert run_status.find_job_log(Path("/")) == Path("/.txt")
+    assert find_job_log(Path("/")) == Path("/.txt")
 
 
 @pytest.mark.parametrize("code, state", [(0, "unfinished"), (75, "unfinished"), (1, "failed"), (2, "failed"),
