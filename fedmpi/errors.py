@@ -54,5 +54,9 @@ class BadInput(FedmpiError):
         return new
 
 
+class FolderInUse(BadInput):
+    """Another run, which may be alive, holds the run folder."""
+
+
 class FaultyCode(BadInput):
     """The user's own code failed before the first round. `__cause__` is its error."""

@@ -137,7 +137,7 @@ def lead_command(world: Transport, request: RunRequest, context: RankContext) ->
         print(format_error(error), flush=True)
         return errors.FINISHED
     except FedmpiError as error:
-        mark_refusal(error.code)
+        mark_refusal(error.code, error)
         print_failure(f"fedmpi: {error}")
         return error.code
     try:

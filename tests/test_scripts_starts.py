@@ -6,6 +6,8 @@ import pytest
 from fedmpi.errors import BadInput, FedmpiError
 from fedmpi.slurm.refusal import mark_refusal
 from fedmpi.slurm.script import JobScript
+from fedmpi.storage.lock import Lock
+from fedmpi.storage.run_status import read_outcome
 from tests.runs import run_alone
 from tests.test_scripts import DONE, REFUSED, Cluster
 
@@ -15,7 +17,7 @@ def cluster(tmp_path):
     return Cluster(tmp_path)
 
 
-NOT_REFUSED = "job 7: code 2, but fedmpi did not refuse the run: can all nodes start fedmpi? See the lines above\n"
+NOT_REFUSED = "job 7: code 2, but fedmpi did not refuse the run: can all nodes start fedmpi? See above\n"
 
 
 def test_a_program_that_cannot_be_started_is_a_failed_start(cluster):
@@ -36,6 +38,21 @@ def test_the_mark_of_a_refusal_is_that_of_this_start(cluster):
     # A worker has refused the run, and srun says 137 when it ends the others.
     assert cluster.run(REFUSED.replace("2", "137")).said.endswith("job 7: ended with code 2, the run was refused\n")
     assert not [*cluster.folder.glob("out.refused*")]
+
+
+def test_a_second_job_in_the_folder_of_a_live_run_says_so(cluster):
+    """The run goes on, so nothing is said that would end a chain, or count as a failure of the run."""
+    in_use = REFUSED.replace("echo refused", "echo in use")
+    for job, words in ((None, ()), (JobScript("c.yaml", out="out", chain=2), ("", "1"))):
+        done = cluster.run(in_use, job, script_words=words)
+        assert (done.code, done.requeued) == (2, "") and not cluster.read("out.chain")
+        assert done.said.endswith("job 7: stopped with code 2: another job runs it\n")
+
+
+def test_a_configuration_of_several_words_is_one_in_the_log(cluster):
+    job = JobScript("my project/it's.yaml", ("a=1",), array=((),), out="all")
+    cluster.run(DONE, job, out="all/0", SLURM_ARRAY_JOB_ID="9", SLURM_ARRAY_TASK_ID="0")
+    assert read_outcome(cluster.folder / "all" / "0").settings == "a=1"
 
 
 def test_ranks_get_what_setup_has_set(cluster):
@@ -62,6 +79,10 @@ def test_a_refused_run_leaves_the_mark_that_its_script_asks_for(bench, monkeypat
     mark = tmp_path / "mark"
     monkeypatch.setenv("FEDMPI_REFUSAL_FILE", str(mark))
     assert run_alone(bench.config, ["rounds=x"], bench.out("marked")) == 2 and mark.read_text() == "refused\n"
+    bench.out("marked").mkdir()
+    lock = Lock(bench.out("marked"))
+    assert run_alone(bench.config, [], bench.out("marked"), "auto") == 2 and mark.read_text() == "in use\n"
+    lock.release()
     mark.unlink()
     mark_refusal(FedmpiError.code)
     assert not mark.exists()

@@ -8,14 +8,14 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from fedmpi.errors import BAD_INPUT
+from fedmpi.errors import BAD_INPUT, FolderInUse
 
 
-def mark_refusal(code: int) -> None:
+def mark_refusal(code: int, error: BaseException | None = None) -> None:
     """Leave the file that the job script has named, if there is one, and if this exit code says that the run was
-    refused."""
+    refused. The file says whether the error is that the folder is in use: then another job may well go on."""
     path = os.environ.get("FEDMPI_REFUSAL_FILE")
     if path and code == BAD_INPUT:
         # A disk that is full must not hide why the run was refused.
         with suppress(OSError):
-            Path(path).write_text("refused\n")
+            Path(path).write_text("in use\n" if isinstance(error, FolderInUse) else "refused\n")

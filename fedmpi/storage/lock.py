@@ -18,7 +18,7 @@ import uuid
 from contextlib import suppress
 from pathlib import Path
 
-from fedmpi.errors import BadInput
+from fedmpi.errors import BadInput, FolderInUse
 from fedmpi.json_values import JsonObject
 from fedmpi.slurm.job import SlurmJob, has_ended
 
@@ -99,8 +99,8 @@ def take_lock(path: Path, me: JsonObject) -> str | None:
             continue
         why = find_why_dead(holder, me, silence)
         if why is None:
-            raise BadInput(f"run folder {path.parent} is in use by {describe_holder(holder)}, last sign of life "
-                           f"{silence:.0f} s ago; wait for that run, stop it or choose another --out")
+            raise FolderInUse(f"run folder {path.parent} is in use by {describe_holder(holder)}, last sign of life "
+                              f"{silence:.0f} s ago; wait for that run, stop it or choose another --out")
         heir = path.with_name(f"{path.name}-{holder.get('token')}")
         take_lock(heir, me)
         if path.exists() and read_holder(path) == holder:

@@ -41,7 +41,7 @@ FAULTS: list[tuple[str, str, str]] = [
     (RUN + "explain_failure", "context.round + 1", "context.round"),
     (RUN + "explain_failure", "if isinstance(error, FedmpiError):", "if isinstance(error, BadInput):"),
     (RUN + "lead_command", "return error.code", "return errors.FAILED"),
-    (RUN + "lead_command", "mark_refusal(error.code)", "pass"),
+    (RUN + "lead_command", "mark_refusal(error.code, error)", "pass"),
     (RUN + "conduct", "mark_refusal(code)", "pass"),
     (RUN + "lead_command", "        decision.folder.release()", "        pass"),
     (RUN + "run_on_all_ranks", "world.close(code)", "world.close()"),

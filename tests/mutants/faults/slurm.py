@@ -9,8 +9,10 @@ FAULTS: list[tuple[str, str, str]] = [
     # the body of scripts: when a job ends and when it starts again
     (TEMPLATE, 'end 2 "the run was refused"', 'end 1 "the run was refused"'),
     (TEMPLATE, 'if [ -e "$FEDMPI_REFUSAL_FILE" ]; then', 'if [ "$code" = 2 ]; then'),
-    (TEMPLATE, 'rm -f "$FEDMPI_REFUSAL_FILE"\nsay', 'say'),
+    (TEMPLATE, 'SLURM_JOB_ID\nrm -f "$FEDMPI_REFUSAL_FILE"\n', 'SLURM_JOB_ID\n'),
     (TEMPLATE, '[ "$code" = 2 ] && say', 'false && say'),
+    (TEMPLATE, '[ "$why" = "in use" ] && {', 'false && {'),
+    (TEMPLATE, '$(printf %q "$config")', '$config'),
     (TEMPLATE, '[ -e "$out/result.json" ] && {', '[ "$code" = 0 ] && {'),
     (TEMPLATE, '[ "$(result)" != "$earlier" ] ||', 'true ||'),
     (TEMPLATE, '[ "$code$cut" = 0 ]', '[ "$code" = 0 ]'),
