@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 
 import pytest
 from typer.testing import CliRunner
@@ -35,7 +36,10 @@ def sbatch(tmp_path, monkeypatch):
         '[ "$n" -le "${LAST:-999}" ] || { echo no >&2; exit 1; }\necho $n\n')
     (tmp_path / "bin" / "sbatch").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
-    return lambda: (tmp_path / "asked").read_text().splitlines() if (tmp_path / "asked").exists() else []
+    asked = tmp_path / "asked"
+    # Each call submits a script of its own, by a name that nobody knows before.
+    own_name = re.compile(r"(?<=\.sbatch)\.[0-9a-f]{12}(?=>)")
+    return lambda: own_name.sub("", asked.read_text()).splitlines() if asked.exists() else []
 
 
 def called(*words):
@@ -181,6 +185,13 @@ def test_missing_data_are_refused_before_anything_waits(config, sbatch, tmp_path
     done = called(config, *words, "--dry-run")
     assert done.exit_code == 0 and done.stdout.startswith("#!/bin/bash\n")
     assert "the federation of data.name=tiny_imagenet seed=2 is not prepared yet" in done.stderr
+
+
+def test_without_sbatch_nothing_is_prepared(config, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    done = called(config)
+    assert done.exit_code == 2 and "sbatch is not on this machine" in done.stderr
+    assert not (tmp_path / "federations").exists()
 
 
 def test_an_untested_profile_says_so(config, sbatch, tmp_path):

@@ -15,7 +15,7 @@ from fedmpi.errors import BadInput
 from fedmpi.json_values import JsonObject
 from fedmpi.slurm.profiles import load_profile
 from fedmpi.slurm.quoting import split_command
-from fedmpi.slurm.sbatch import guess_mpi, submit_script
+from fedmpi.slurm.sbatch import guess_mpi, require_sbatch, submit_script
 from fedmpi.slurm.script import MAX_ARRAY_RUNS, JobScript, render_script
 
 # More federations that are not prepared yet are only counted.
@@ -46,6 +46,7 @@ def submit_command(config: str, settings: list[str], array: list[str], options: 
             print(why, file=sys.stderr)
         print(render_script(job), end="")
         return
+    require_sbatch(job)
     if prepare:
         prepare_federations(configs)
     numbers, path = submit_script(job)

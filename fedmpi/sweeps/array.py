@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from fedmpi.commands.submit import choose_gpu_settings, merge_fields, prepare_federations
 from fedmpi.slurm.quoting import LONGEST_JOB_NAME
-from fedmpi.slurm.sbatch import submit_script
+from fedmpi.slurm.sbatch import require_sbatch, submit_script
 from fedmpi.slurm.script import JobScript, render_script
 from fedmpi.storage.lock import is_run_alive
 from fedmpi.sweeps.job import PlannedRun, make_slug
@@ -32,6 +32,7 @@ def submit_runs(runs: list[PlannedRun], dry_run: bool = False, profile: str | No
     job = make_array(waiting, profile, options, **asked)
     if dry_run:
         return render_script(job)
+    require_sbatch(job)
     prepare_federations(run.settings for run in waiting)
     number, path = submit_script(job)
     return (f"submitted {path} as job {number}: {len(waiting)} of {len(runs)} runs; squeue --jobs {number} and "

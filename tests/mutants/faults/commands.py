@@ -66,6 +66,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.commands.submit:merge_fields", "| site.fields | given", "| given | site.fields"),
     ("fedmpi.commands.submit:build_job", "max(run.threads for", "min(run.threads for"),
     ("fedmpi.commands.submit:choose_gpu_settings", 'run.device == "auto"', 'run.device != "cpu"'),
+    ("fedmpi.commands.submit:submit_command", "    require_sbatch(job)\n", ""),
     ("fedmpi.commands.submit:submit_command", "    if prepare:\n        prepare_federations(configs)\n", ""),
     ("fedmpi.commands.status:compute_seconds_per_round", "lines[-ROUNDS_OF_THE_RATE - 1:]", "lines"),
     ("fedmpi.commands.status:collect_status", "rounds - outcome.round", "rounds"),

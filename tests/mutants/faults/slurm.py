@@ -56,6 +56,11 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.slurm.script:write_launcher_words", "if job.mpi else []", "if True else []"),
     ("fedmpi.slurm.sbatch:call_sbatch", "if done.returncode:", "if not done.stdout:"),
     ("fedmpi.slurm.sbatch:call_sbatch", '.partition(";")[0]', ""),
+    ("fedmpi.slurm.sbatch:call_sbatch", "return numbers[-1]", "return numbers[0]"),
+    ("fedmpi.slurm.sbatch:call_sbatch", "if not numbers:", "if not done.stdout:"),
+    ("fedmpi.slurm.sbatch:", 'r"\\d+(?:;', 'r".*\\d+(?:;'),
+    ("fedmpi.slurm.sbatch:submit_script", '.{uuid.uuid4().hex[:12]}")', '.part")'),
+    ("fedmpi.slurm.sbatch:require_sbatch", 'if "%" in os.getcwd() and', "if False and"),
     ("fedmpi.slurm.sbatch:submit_script", "afterany:{numbers[-1]}", "afterany:{numbers[0]}"),
     ("fedmpi.slurm.sbatch:submit_script", "str(job.chain - 1)", "str(job.chain)"),
     # what a script may say
