@@ -143,7 +143,7 @@ def test_checkpoints_may_lie_elsewhere(cluster):
 def test_restarts_are_limited(cluster):
     done = cluster.run(GAIN + "exit 75", SLURM_RESTART_COUNT="4")
     assert (done.code, done.requeued) == (75, "")
-    assert done.said.endswith("job 7: ended with code 75, not started again: it was 4 times\n")
+    assert done.said.endswith("job 7: ended with code 75, not started again: restarts=4 allows no more\n")
 
 
 def test_a_job_that_cannot_be_put_back_says_so(cluster):
