@@ -87,6 +87,10 @@ def test_an_array_is_a_grid_or_the_lines_of_a_file(tmp_path):
 @pytest.mark.parametrize("words, message", [
     (["method.lamda=1"], "method.lamda is not a setting of FedMHC"),
     (["--array", "seed=1,x"], "run 1 of the array: "), (["--array", "a=[1,2]"], "on a line of a file"),
+    (["--array", "seed=0,1", "--array", "seed=2,3"], "--array seed=2,3: seed is given twice, and the later value"),
+    (["--gpus", "2", "--ntasks", "7"], "--ntasks 7 with --gpus 2: a run has a rank for each GPU, and one for the serv"),
+    (["--chain", "3", "--restarts", "9"], "--restarts 9 with --chain 3: the jobs of a chain follow each other"),
+    (["--profile", "tacc-like", "--restarts", "9"], "or give --chain 0 for one job that starts again"),
     (["--array", "nowhere.txt"], "neither key=value,value nor a file"),
     (["--time", "soon"], "--time soon is not a time"),
     (["--nodes", "3", "--ntasks", "2"], "a node would be empty"), (["--cpus", "0"], "Invalid value for '--cpus'"),
@@ -223,13 +227,17 @@ def test_a_folder_that_cannot_be_written_is_refused(sbatch, tmp_path):
     ({"options": ("mem=8G",)}, "'mem=8G' is not an option of sbatch"),
     ({"options": ("-x y",)}, "is not an option of sbatch"),
     ({"options": ("--ntasks=3",)}, "--option=--ntasks=3 contradicts the plan in the script; give .* --ntasks"),
-    ({"options": ("-N=3",)}, "contradicts the plan"), ({"restarts": -1}, "--restarts -1: should be 0 or more"),
+    *(({"options": (option,)}, f"--option={option} contradicts the plan in the script; give `fedmpi submit` {own}")
+      for option, own in (("-N=3", "--nodes"), ("-N3", "--nodes"), ("-n7", "--ntasks"), ("-HN3", "--nodes"),
+                          ("--nod=3", "--nodes"), ("--no-requeue", "--restarts 0"), ("--no-req", "--restarts 0"))),
+    ({"restarts": -1}, "--restarts -1: should be 0 or more"),
     ({"chain": -1}, "--chain -1"), ({"gpus": 10**7}, "--gpus 10000000: should be 0 or more, and at most 1,000,000"),
     ({"array": ((),) * 10001}, "10,001 runs; an array has at most 10,000")], ids=str)
 def test_a_job_that_cannot_be_is_refused(asked, message):
     with pytest.raises(BadInput, match=message):
         script.JobScript(**asked)
     script.JobScript(nodes=1, ranks=1, cpus=1, signal="")
+    script.JobScript(options=("--nodelist=n1", "--time-min=5", "-onN", "-p=N", "-Wp=n", "--ntasks-per-core=1"))
     # Ranks follow from the GPUs.
     script.JobScript(nodes=3, ranks=2, gpus=1)
 

@@ -64,6 +64,7 @@ def build_job(config: str, settings: list[str], array: list[str], options: list[
     name = re.sub(r"[^\w-]", "_", Path(config).stem, flags=re.ASCII)[:100] or "job"
     defaults = {"cpus": max(run.threads for run in configs), "name": name, "command": (sys.executable, "-m", "fedmpi")}
     job = JobScript(config, array=runs, **merge_fields(profile, options, asked, defaults))
+    refuse_contradictions(job, asked, "--ntasks")
     return replace(job, settings=(*choose_gpu_settings(job, configs), *settings))
 
 
@@ -78,6 +79,22 @@ def merge_fields(profile: str | None, options: Sequence[str], asked: Mapping[str
         # The job may find another library's mpiexec first.
         fields["launcher"] = str(beside_python)
     return {"ranks": 2 * fields["nodes"]} | fields | {"options": (*site.options, *options)}
+
+
+def refuse_contradictions(job: JobScript, asked: Mapping[str, object], ranks_option: str) -> None:
+    """Raise BadInput if a job would not be what was asked for.
+
+    Args:
+        asked: fields of JobScript from the command line; None stands for one that was not given.
+        ranks_option: the option that gives the ranks."""
+    ranks, restarts = asked.get("ranks"), asked.get("restarts")
+    if job.gpus and ranks not in (None, job.planned_ranks):
+        server = ", and one for the server" * job.server_has_own_rank
+        raise BadInput(f"{ranks_option} {ranks} with --gpus {job.gpus}: a run has a rank for each GPU{server}, which "
+                       f"makes {job.planned_ranks}; leave {ranks_option} out")
+    if job.chain and restarts is not None:
+        raise BadInput(f"--restarts {restarts} with --chain {job.chain}: the jobs of a chain follow each other, and "
+                       "none starts again; leave --restarts out, or give --chain 0 for one job that starts again")
 
 
 def choose_gpu_settings(job: JobScript, configs: Sequence[Config]) -> tuple[str, ...]:
@@ -134,6 +151,7 @@ def expand_array(specs: list[str]) -> tuple[tuple[str, ...], ...]:
     Raises:
         BadInput: if a spec cannot be read, or the runs are more than an array has."""
     grid: list[list[tuple[str, ...]]] = []
+    keys = set()
     for spec in specs:
         key, equals, values = spec.partition("=")
         if not equals:
@@ -142,6 +160,10 @@ def expand_array(specs: list[str]) -> tuple[tuple[str, ...], ...]:
             raise BadInput(f"--array {spec}: lists and mappings cannot be told apart here; write each run's settings "
                            "on a line of a file, and give that: --array FILE")
         else:
+            if key in keys:
+                raise BadInput(f"--array {spec}: {key} is given twice, and the later value would replace the earlier "
+                               f"one in each run; give all values at once: --array {key}=A,B,C")
+            keys.add(key)
             grid.append([(f"{key}={value}",) for value in values.split(",")])
     count = math.prod(map(len, grid))
     if count > MAX_ARRAY_RUNS:

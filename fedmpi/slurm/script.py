@@ -35,7 +35,10 @@ SIGNAL = re.compile(r"(?:[BR]{1,2}:)?\w{1,10}(?:@\d{1,5})?", re.ASCII)
 PLANNED_OPTIONS = {
     "--nodes": "--nodes", "-N": "--nodes", "--ntasks": "--ntasks", "-n": "--ntasks", "--ntasks-per-node": "--ntasks",
     "--cpus-per-task": "--cpus", "-c": "--cpus", "--time": "--time", "-t": "--time", "--array": "--array",
-    "-a": "--array", "--job-name": "--name", "-J": "--name", "--signal": "--signal", "--wrap": "--command"}
+    "-a": "--array", "--job-name": "--name", "-J": "--name", "--signal": "--signal", "--wrap": "--command",
+    "--no-requeue": "--restarts 0", "--requeue": "--restarts"}
+# Short options stand together, and the value of the last one behind it: -HN3. These take none.
+GLUED_OPTION = re.compile(r"-[hHIkOQsvVW]*([A-Za-z])")
 
 
 @dataclass(frozen=True)
@@ -123,8 +126,7 @@ class JobScript:
                 raise BadInput(f"{what} {path!r}: commands would not take it for a path; write ./{path}")
         for option in self.options:
             quote_for_sbatch(option)
-            own = PLANNED_OPTIONS.get(option.partition("=")[0])
-            if own:
+            if own := find_planned_option(option):
                 raise BadInput(f"--option={option} contradicts the plan in the script; give `fedmpi submit` {own}")
 
     @property
@@ -152,6 +154,16 @@ TITLES = {"run": "One training over several nodes: rank 0 is the server, the oth
                    "became of all.",
           "gpu": "One training on GPUs: a rank for each, and rank 0, the server, as one more on the first node.",
           "gpu-per-task": "One training on GPUs: a rank for each; rank 0 is the server and trains, too."}
+
+
+def find_planned_option(option: str) -> str | None:
+    """Return the option of `fedmpi submit` that an option of sbatch contradicts, None if there is none.
+
+    sbatch also takes the beginning of an option's name, if no other begins so."""
+    name = option.partition("=")[0]
+    if not name.startswith("--") and (short := GLUED_OPTION.match(name)):
+        return PLANNED_OPTIONS.get(f"-{short[1]}")
+    return next((own for planned, own in PLANNED_OPTIONS.items() if planned.startswith(name)), None)
 
 
 def render_script(job: JobScript) -> str:

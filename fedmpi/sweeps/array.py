@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fedmpi.commands.submit import choose_gpu_settings, merge_fields, prepare_federations
+from fedmpi.commands.submit import choose_gpu_settings, merge_fields, prepare_federations, refuse_contradictions
 from fedmpi.slurm.quoting import LONGEST_JOB_NAME
 from fedmpi.slurm.sbatch import require_sbatch, submit_script
 from fedmpi.slurm.script import JobScript, render_script
@@ -56,4 +56,5 @@ def make_array(runs: list[PlannedRun], profile: str | None = None, options: Sequ
         folders=tuple(str(run.folder.relative_to(out)) for run in runs), out=str(out),
         accept_changed_code=runs[0].accept_changed_code,
         **fields | {"nodes": 1, "name": make_slug(out.name)[:LONGEST_JOB_NAME]})
+    refuse_contradictions(job, asked, "--ranks")
     return replace(job, settings=choose_gpu_settings(job, [run.settings for run in runs]))
