@@ -178,8 +178,7 @@ def summary(folder: Annotated[str, typer.Argument(help="folder of a job array or
 
 @app.command()
 def sweep(path: JobFile, scale: Scale = None, out: RunsIn = None,
-          local: Annotated[int, typer.Option(min=1, help="runs at a time")] = 1,
-          ranks: Annotated[int, typer.Option(min=1, max=on.MOST_RANKS, help="MPI ranks of each run")] = 1,
+          local: on.LocalOption = None, ranks: on.RanksOfRunOption = None,
           slurm: Annotated[bool, typer.Option("--slurm", help="submit them as a job array instead")] = False,
           profile: on.ProfileOption = None, time: on.TimeOption = None, gpus: on.GpusOption = None,
           cpus: on.CpusOption = None, mpi: on.MpiOption = None, option: on.SbatchOption = None,
@@ -191,26 +190,27 @@ def sweep(path: JobFile, scale: Scale = None, out: RunsIn = None,
           accept_changed_code: on.AcceptOption = False) -> None:
     """Run all runs of a job that are not finished; the same command continues after any interruption.
 
-    The options from --profile to --setup count with --slurm. There --gpus sets the ranks of a run: one for each GPU,
-    and one more for the server; --ranks then does not count.
+    The options from --profile to --setup need --slurm. There --gpus sets the ranks of a run, in place of --ranks: one
+    for each GPU, and one more for the server.
 
     Exit codes: 0 all finished (or submitted), 75 stopped, 2 bad input, 1 some failed."""
     with print_errors():
         from fedmpi.sweeps.changed_code import mark_runs
         from fedmpi.sweeps.job import plan_job
+        asked: dict[str, object] = {"time": time, "gpus": gpus, "cpus": cpus, "mpi": mpi, "setup": setup}
+        on.refuse_unused_options(slurm, asked | {"profile": profile, "option": option}, {"local": local, "rate": rate})
         job, runs = plan_job(path, scale, out)
         runs = mark_runs(runs, accept_changed_code)
         if dry_run and not slurm:
             from fedmpi.sweeps import estimate
-            estimate.show_costs(runs, local, ranks, rate)
+            estimate.show_costs(runs, local or 1, ranks or 1, rate)
             return
         if slurm:
             from fedmpi.sweeps import array
-            print(array.submit_runs(runs, dry_run, profile=profile, options=option or [], ranks=ranks, time=time,
-                                  gpus=gpus, cpus=cpus, mpi=mpi, setup=setup))
+            print(array.submit_runs(runs, dry_run, profile=profile, options=option or [], ranks=ranks, **asked))
             return
         from fedmpi.sweeps.local import Sweep
-        code = Sweep(runs, local, ranks, [job.measure, *job.also]).go()
+        code = Sweep(runs, local or 1, ranks or 1, [job.measure, *job.also]).go()
     sys.exit(code)
 
 

@@ -22,7 +22,7 @@ COMMANDS = ["run", "init", "plan", "data", "methods", "models", "datasets", "par
             "verify"]
 SUBMIT = dict.fromkeys(["nodes", "ranks", "gpus", "gpu_request", "cpus", "time", "signal", "name", "out", "command",
                         "launcher", "mpi", "setup", "restarts", "chain", "accept_changed_code"])
-ARRAY = {"profile": None, "options": [], "ranks": 1, "time": None, "gpus": None, "cpus": None, "mpi": None,
+ARRAY = {"profile": None, "options": [], "ranks": None, "time": None, "gpus": None, "cpus": None, "mpi": None,
          "setup": None}
 A, B, C = Path("a"), Path("b"), Path("c")
 

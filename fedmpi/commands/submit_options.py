@@ -1,14 +1,20 @@
 """The options of `fedmpi submit`, some of which `fedmpi sweep --slurm` has, too, and two of `fedmpi run`. None stands
-for the profile's value or the default."""
+for the profile's value or the default. Some options are of no use with each other."""
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated
 
 import typer
 
+from fedmpi.errors import BadInput
+
+LocalOption = Annotated[int | None, typer.Option(min=1, help="runs at a time; default 1")]
 # No cluster has as many cores; a plan has a row for each rank.
 MOST_RANKS = 1_000_000
 
+RanksOfRunOption = Annotated[int | None, typer.Option(
+    min=1, max=MOST_RANKS, help="MPI ranks of each run; default 1, with --slurm the profile's")]
 ProfileOption = Annotated[str | None, typer.Option(
     metavar="NAME|FILE", help="a site's options: generic, one-node, cray-pmi, tacc-like, jsc-like or a YAML file")]
 NodesOption = Annotated[int | None, typer.Option(min=1, help="nodes; default 1")]
@@ -48,3 +54,20 @@ ResumeOption = Annotated[str | None, typer.Option(
     "RUN if CONFIG is RUN/config.yaml); or the path of one")]
 TimeLimitOption = Annotated[str | None, typer.Option(
     help="save and exit with 75 before this time (01:30:00, 90, 1-12:00:00) or the Slurm job is over")]
+
+
+def refuse_unused_options(slurm: bool, only_slurm: Mapping[str, object], never_slurm: Mapping[str, object]) -> None:
+    """Raise BadInput if an option was given of which `fedmpi sweep` would make no use.
+
+    Args:
+        slurm: whether the runs are to be submitted.
+        only_slurm: options by their names that count with --slurm alone; None stands for one that was not given.
+        never_slurm: the same for those that count without it."""
+    unused = never_slurm if slurm else only_slurm
+    given = " ".join(f"--{name}" for name, value in unused.items() if value is not None and value != [])
+    if given and slurm:
+        raise BadInput(f"{given}: --slurm makes no use of it; leave it out, since Slurm decides how many runs go on at "
+                       "a time")
+    if given:
+        raise BadInput(f"{given}: of use with --slurm alone; add --slurm to submit the runs as a job array, or leave "
+                       f"{given} out to run them here")

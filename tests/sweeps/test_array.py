@@ -139,6 +139,24 @@ def test_the_script_can_be_looked_at_first(runs, tmp_path, monkeypatch):
     assert done.exit_code == 0 and done.output.startswith("#!/bin/bash") and "--cpus-per-task=2" in done.output
 
 
+@pytest.mark.parametrize("words, message", [
+    (["--time", "04:00:00", "--gpus", "2"], "--time --gpus: of use with --slurm alone; add --slurm to submit the runs"),
+    (["--mpi", ""], "--mpi: of use with"), (["--option=--mem=8G", "--profile", "x"], "--profile --option: of use"),
+    (["--slurm", "--local", "2"], "--local: --slurm makes no use of it; leave it out"),
+    (["--slurm", "--dry-run", "--rate", "5"], "--rate: --slurm makes no use of it"),
+    (["--slurm", "--dry-run", "--gpus", "2", "--ranks", "7"], "--ranks 7 with --gpus 2: a run has a rank for each")])
+def test_options_that_would_not_count_are_refused(runs, words, message):
+    done = CliRunner().invoke(app, ["sweep", "job.yaml", *words])
+    assert done.exit_code == 2 and message in " ".join(done.output.split()) and not Path("runs").exists()
+
+
+def test_ranks_are_those_of_the_profile_unless_they_are_asked_for(runs, tmp_path):
+    (tmp_path / "site.yaml").write_text("ntasks: 5\n")
+    assert array.make_array(runs, "./site.yaml", time="10", ranks=None).ranks == 5
+    assert array.make_array(runs, "./site.yaml", time="10", ranks=3).ranks == 3
+    assert array.make_array(runs, time="10", ranks=None).ranks == 1
+
+
 def test_what_is_under_way_is_not_submitted_again(runs):
     runs[1].folder.mkdir(parents=True)
     lock = Lock(runs[1].folder)
