@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import json
-import re
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 
 from fedmpi.data.columns import Columns, Gatherer
-from fedmpi.data.part_names import PART_WORDS
+from fedmpi.data.hub_folders import call_by_part_words, sort_files_by_part
 from fedmpi.data.samples import Dataset
 from fedmpi.data.table_blocks import TABLE_BLOCK_ROWS, TableBlock
 from fedmpi.data.tables import list_table_files, list_table_pictures, read_tables, refuse_unreadable, require_file
 from fedmpi.errors import BadInput
 from fedmpi.extras import require_extra
 from fedmpi.storage.seal import open_regular
+from fedmpi.text import shorten_list
 
 if TYPE_CHECKING:
     import pyarrow
@@ -90,9 +91,11 @@ class Parquet(ArrowColumns):
 class HuggingFace(ArrowColumns):
     """A folder of Hugging Face's package datasets (data.file): as save_to_disk writes it, or with Parquet files.
 
-    Parts are named by data.train_parts and data.test_parts. A Parquet file belongs to the part that its name or folder
-    names (train-00000-of-00001.parquet), and to `train` if none is named. Columns of classes keep their names. The
-    settings are those of `csv`. It needs pyarrow, and runs no code of the data set."""
+    Parts are named by data.train_parts and data.test_parts; others are left out, and a line says so. The name of a
+    Parquet file gives its part (NAME-00000-of-00001.parquet or NAME.parquet), or a folder like `train` around it; all
+    files are for training if none gives a part. Of a data set with several configurations, data.file is the folder of
+    one. Columns of classes keep their names. The settings are those of `csv`. It needs pyarrow, and runs no code of
+    the data set."""
     title = "Hugging Face folder"
     names_parts = True
     example = {"file": "mine", "label": "label"}
@@ -107,6 +110,9 @@ class HuggingFace(ArrowColumns):
                            f"{list(self.train_parts)}; name those for training")
         if not self.part:
             self.refuse_absent_parts(parts, f"{folder}:")
+        if others := [name for name in parts if name not in (*self.train_parts, *self.test_parts)]:
+            print(f"{folder}: left out are the parts {shorten_list(others)}, which neither data.train_parts nor "
+                  "data.test_parts names", file=sys.stderr, flush=True)
         for part, names in chosen.items():
             for path in (path for name in names for path in parts.get(name, [])):
                 gatherer = gatherer or Gatherer(self, task, find_class_names(path).get(self.label))
@@ -122,22 +128,24 @@ class HuggingFace(ArrowColumns):
         return tables + self.list_files() + list_table_pictures(self, self.read_paths, tables)
 
     def find_parts(self, folder: Path) -> dict[str, list[Path]]:
-        """Return the files of each part. Raises BadInput if the folder is none of Hugging Face's."""
+        """Return the files of each part. Raises BadInput if the folder is none of Hugging Face's, or holds several
+        configurations of a data set."""
+        chosen = (*self.train_parts, *self.test_parts)
         with refuse_unreadable(folder, "a folder that save_to_disk wrote, or that holds Parquet files"):
             if (folder / "dataset_dict.json").exists():
                 names = json.loads((folder / "dataset_dict.json").read_text(encoding="utf-8"))["splits"]
-                return {name: list_arrow_files(folder / name) for name in names}
+                called = call_by_part_words(names, chosen)
+                found: dict[str, list[Path]] = {}
+                for name in names:
+                    found.setdefault(called[name], []).extend(list_arrow_files(folder / name))
+                return found
             if (folder / "state.json").exists():
                 return {"train": list_arrow_files(folder)}
-            found: dict[str, list[Path]] = {}
-            for path in sorted(folder.rglob("*.parquet")):
-                words = re.split(r"[^a-z]+", str(path.relative_to(folder)).lower())
-                part = next((PART_WORDS[word] for word in words if word in PART_WORDS), "train")
-                found.setdefault(part, []).append(path)
-        if not found:
+            files = sorted(folder.rglob("*.parquet"))
+        if not files:
             raise BadInput(f"data.file = {folder}: holds no dataset_dict.json, no state.json and no Parquet file; give "
                            "a folder that save_to_disk of the package datasets wrote, or one of Parquet files")
-        return found
+        return sort_files_by_part(folder, files, chosen)
 
 
 def read_arrow(settings: ArrowColumns, path: Path) -> Iterator[TableBlock]:
