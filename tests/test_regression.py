@@ -146,7 +146,7 @@ def test_methods_learn_targets(runs, name, words):
     (["train.label_smoothing=.1"], "there are no labels to smooth"),
     (["evaluate.measures=[auc]"], "auc is a measure of predicted classes"),
     (["evaluate.measures=['mine_of_errors:mse']"], "mine_of_errors:mse is measured anyway, as mse"),
-    (["data.task=classification"], "y is float32, and classes are integers; set data.task = regression if"),
+    (["data.task=classification"], "y holds floats, and classes are integers; set data.task = regression if"),
     (["data.task=both"], "data.task")])
 def test_what_cannot_be(runs, words, said, capsys, monkeypatch):
     write(runs.folder, {"mine_of_errors.py": "def mse(outputs, y):\n    return 0.\n"})
@@ -179,7 +179,7 @@ def test_integers_serve_as_targets_and_labels_need_integers(tmp_path):
     assert found.task.name == "regression" and found.client(0).y_train.dtype == np.float32
     with pytest.raises(BadInput, match="y_train has targets that are NaN, infinite or beyond float32"):
         prepare("nan")
-    with pytest.raises(BadInput, match="float64 .40, 2.; it must be integer classes"):
+    with pytest.raises(BadInput, match="float64 .40, 2.; it must be numbers, targets .n,.$"):
         prepare("pairs")
 
 

@@ -8,7 +8,7 @@ from fedmpi.data import sources
 from fedmpi.data.assignment import Assignment, assign_samples, list_training_samples
 from fedmpi.data.columns import Columns
 from fedmpi.data.feature_scale import standardise_features
-from fedmpi.data.samples import Dataset, check_samples, take_for_task
+from fedmpi.data.samples import Dataset, check_samples, refuse_other_task
 from fedmpi.data.thinning import find_needed_holders, thin_samples
 from fedmpi.errors import BadInput
 from fedmpi.json_values import JsonObject
@@ -17,11 +17,12 @@ from fedmpi.json_values import JsonObject
 def load_and_assign(data: schema.Data, seed: int, root: Path) -> tuple[Dataset, Assignment]:
     """Return the samples that these settings ask for, and who holds them. Raises BadInput."""
     pool = sources.load_source(data.name, root, data.file, data.source, data.task)
-    pool = take_for_task(pool, data.task, f"data.name = {data.name}")
+    refuse_other_task(pool, data.task, f"data.name = {data.name}")
     pool = thin_samples(pool, data.fraction, seed, find_needed_holders(pool, data))
     dealt = assign_samples(pool, data, seed)
     if isinstance(data.source, Columns) and data.source.standardise:
-        pool = check_samples(standardise_features(pool, list_training_samples(dealt)), f"data.name = {data.name}")
+        pool = standardise_features(pool, list_training_samples(dealt))
+        pool = check_samples(pool, f"data.name = {data.name}", data.task)
     return pool, dealt
 
 

@@ -136,11 +136,11 @@ def as_dataset(loaded: object, where: str) -> Dataset:
     raise BadInput(f"{where} must return a Dataset (x_train, y_train, x_test, y_test), not a {kind}")
 
 
-def check_samples(pool: Dataset, where: str) -> Dataset:
-    """Bring a pool to the types and shapes that Dataset promises.
+def check_samples(pool: Dataset, where: str, task: str = "classification") -> Dataset:
+    """Bring a pool to the types and shapes that Dataset promises; for `data.task` = regression integers are targets.
 
     Raises BadInput if that is impossible; its message starts with `where`."""
-    train = check_part(pool.x_train, pool.y_train, pool.client_train, where, "train")
+    train = check_part(pool.x_train, pool.y_train, pool.client_train, where, "train", task)
     if not len(train[1]):
         raise BadInput(f"{where}: x_train has no samples")
     refuse_channels_first(train[0], f"{where}: x_train")
@@ -148,7 +148,7 @@ def check_samples(pool: Dataset, where: str) -> Dataset:
         x, y, client = train
         test = x[:0], y[:0], None if client is None else client[:0]
     else:
-        test = check_part(pool.x_test, pool.y_test, pool.client_test, where, "test")
+        test = check_part(pool.x_test, pool.y_test, pool.client_test, where, "test", task)
     (x_train, y_train, client_train), (x_test, y_test, client_test) = train, test
     if (x_test.shape[1:], x_test.dtype) != (x_train.shape[1:], x_train.dtype):
         raise BadInput(f"{where}: samples of x_test are {x_test.dtype} {x_test.shape[1:]}, those of x_train "
@@ -183,11 +183,11 @@ def refuse_gaps(y: np.ndarray, where: str, named: bool = False) -> None:
                        "labels together: y = numpy.unique(y, return_inverse=True)[1]")
 
 
-def check_part(x: np.ndarray, y: np.ndarray, client: np.ndarray | None, where: str,
-         name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+def check_part(x: np.ndarray, y: np.ndarray, client: np.ndarray | None, where: str, name: str,
+               task: str) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     """Bring the samples, labels and clients of one part to fixed types; `name` is train or test. Raises BadInput."""
     x = convert_samples(np.asarray(x), f"{where}: x_{name}")
-    y = convert_labels(np.asarray(y), f"{where}: y_{name}")
+    y = convert_labels(np.asarray(y), f"{where}: y_{name}", task)
     if len(x) != len(y):
         raise BadInput(f"{where}: x_{name} has {len(x)} samples, y_{name} {len(y)} labels; give as many")
     if client is not None:
@@ -229,9 +229,14 @@ def convert_integers(values: np.ndarray, where: str, what: str, most: int) -> np
     return values.astype(np.int64, copy=False)
 
 
-def convert_labels(y: np.ndarray, where: str) -> np.ndarray:
-    """Return classes (n,) as int64, or targets (n,), which are floats, as float32. Raises BadInput for others."""
-    if y.dtype.kind != "f" or y.ndim != 1:
+def convert_labels(y: np.ndarray, where: str, task: str) -> np.ndarray:
+    """Return classes (n,) as int64, or targets (n,), which are floats or what `task` makes so, as float32.
+
+    Raises BadInput for others."""
+    if task == "regression" and (y.dtype.kind not in "fiu" or y.ndim != 1):
+        raise BadInput(f"{where} is {y.dtype} {y.shape}; it must be numbers, targets (n,)"
+                       + (f": store {where.split()[-1]}[:, 0]" if y.ndim == 2 and y.shape[1] == 1 else ""))
+    if task != "regression" and (y.dtype.kind != "f" or y.ndim != 1):
         return convert_integers(y, where, "classes", LARGEST_LABEL)
     with np.errstate(over="ignore"):
         y = y.astype(np.float32, copy=False)
@@ -241,19 +246,15 @@ def convert_labels(y: np.ndarray, where: str) -> np.ndarray:
     return y
 
 
-def take_for_task(pool: Dataset, task: str, where: str) -> Dataset:
-    """Return a pool whose y are what `data.task` asks for: integers serve as targets, too.
-
-    Raises BadInput if targets would have to serve as classes."""
-    if task == "regression":
-        if (pool.about or {}).get("class_names"):
-            raise BadInput(f"data.task = regression: {where} has classes with names, and no numbers to predict; leave "
-                           "data.task out")
-        return pool._replace(y_train=pool.y_train.astype(np.float32), y_test=pool.y_test.astype(np.float32))
-    if pool.y_train.dtype.kind == "f":
-        raise BadInput(f"{where}: y is {pool.y_train.dtype}, and classes are integers; set data.task = regression if "
-                       "these numbers are to be predicted, or store the classes as integers from 0")
-    return pool
+def refuse_other_task(pool: Dataset, task: str, where: str) -> None:
+    """Raise BadInput, whose message holds `where`, if named classes would have to serve as targets, or targets as
+    classes."""
+    if task == "regression" and (pool.about or {}).get("class_names"):
+        raise BadInput(f"data.task = regression: {where} has classes with names, and no numbers to predict; leave "
+                       "data.task out")
+    if task != "regression" and pool.y_train.dtype.kind == "f":
+        raise BadInput(f"{where}: y holds floats, and classes are integers; set data.task = regression if these "
+                       "numbers are to be predicted, or store the classes as integers from 0")
 
 
 def find_bin_edges(pool: Dataset) -> np.ndarray:

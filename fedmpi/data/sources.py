@@ -48,11 +48,11 @@ class Arrays:
     # Settings that show how a configuration names it.
     example = {"file": "mine.npz"}
 
-    def load(self, root: Path, file: str | None = None) -> Dataset:
+    def load(self, root: Path, file: str | None = None, task: str = "classification") -> Dataset:
         """Read the file; `root` is not used. Raises BadInput if no file is given or it does not hold a pool."""
         if file is None:
             raise BadInput("data.file is missing: data.name = arrays needs the path of an .npz file")
-        return check_samples(read_npz(path := expand_user(file, "data.file")), f"data.file = {path}")
+        return check_samples(read_npz(path := expand_user(file, "data.file")), f"data.file = {path}", task)
 
 
 BUILT_IN = {"digits": Digits, "mnist": Mnist, "fashion_mnist": FashionMnist, "cifar10": Cifar10,
@@ -67,12 +67,13 @@ def load_source(name: str, root: Path, file: str | None = None, source: Source |
 
     Args:
         source: the data set with its settings; None: with its defaults.
-        task: what `load` is told as its third argument, if it accepts one: see `data.task`."""
+        task: what labels are, see `data.task`; `load` is told it as its third argument, if it accepts one."""
     source, where = make_source(name, file, source), f"data.name = {name}"
     with blame_own_code(where, always=is_third_party(source)):
         given = (root, file, task) if accepts(source.load, 3) else (root, file) if accepts(source.load, 2) else (root,)
         loaded = source.load(*given)
-        return check_samples(as_dataset(loaded, f"{where}: {describe_definition(type(source).load)}load()"), where)
+        pool = as_dataset(loaded, f"{where}: {describe_definition(type(source).load)}load()")
+        return check_samples(pool, where, task)
 
 
 def make_source(name: str, file: str | None, source: Source | None = None) -> Source:

@@ -186,7 +186,7 @@ def test_a_third_partys_data_set_is_made_again_when_its_code_changes(settings, t
         sys.modules.pop("theirs", None)
         linecache.clearcache()
         if labels == "[0, .5]":
-            with pytest.raises(BadInput, match="data.name = theirs:Small: y is float32, and classes are integers"):
+            with pytest.raises(BadInput, match="data.name = theirs:Small: y holds floats, and classes are integers"):
                 prepare_federation(data, 0)
         else:
             paths.append(prepare_federation(data, 0))

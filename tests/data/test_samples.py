@@ -7,6 +7,7 @@ import pytest
 
 from fedmpi.data.samples import LARGEST_INT32, Dataset, check_samples, read_npz, refuse_gaps
 from fedmpi.errors import BadInput
+from tests.data import files
 from tests.data.files import good, save
 
 
@@ -173,6 +174,33 @@ def test_classes_that_are_counted_from_1_are_refused(tmp_path, labels, said):
 
 def test_classes_that_have_names_are_counted_from_0():
     refuse_gaps(np.array([1, 2, 3]), "mine", named=True)
+
+
+class OwnNumbers:
+    """A data set of one's own, whose numbers a test sets."""
+    y = ()
+
+    def load(self, root):
+        return np.ones((len(self.y), 2)), self.y, [], []
+
+
+@pytest.mark.parametrize("y", [[1, 2, 3] * 2, [-5, 0, 5] * 2, [10 ** 6, 70_000] * 3, [0, 60_000] * 3])
+def test_any_integers_are_targets_for_regression(tmp_path, monkeypatch, y):
+    """As classes, they would be counted from 1, negative, too large, and with wide gaps."""
+    path = save(tmp_path, **good(y_train=np.array(y), x_test=np.zeros((2, 3)), y_test=np.array([.5, 7])))
+    pool = files.load(name="arrays", file=str(path), partition="iid", task="regression")
+    assert pool.y_train.dtype == pool.y_test.dtype == np.float32 and pool.y_train.tolist() == y
+    monkeypatch.setattr(OwnNumbers, "y", y)
+    own = files.load(name=f"{__name__}:OwnNumbers", partition="iid", task="regression")
+    assert own.y_train.dtype == np.float32 and own.y_train.tolist() == y
+
+
+@pytest.mark.parametrize("y, said", [
+    (np.ones((6, 1)), r"y_train is float64 \(6, 1\); it must be numbers, targets \(n,\): store y_train\[:, 0\]$"),
+    (np.array(["a"] * 6), r"y_train is <U1 \(6,\); it must be numbers, targets \(n,\)$")])
+def test_what_is_no_target_is_told_what_targets_are(tmp_path, y, said):
+    with pytest.raises(BadInput, match=said):
+        check_samples(read_npz(save(tmp_path, **good(y_train=y))), "mine", "regression")
 
 
 def test_a_file_of_medmnist_is_read_as_it_is(tmp_path):
