@@ -63,7 +63,7 @@ class Columns:
     test_parts: Annotated[tuple[str, ...], "names of the parts for tests; others are left out"] = ("test",)
 
     # It is raised when the same files and settings give another pool, which is another federation.
-    reader_format = 4
+    reader_format = 5
     # Whether parts have names also without a column of parts.
     names_parts = False
 

@@ -34,7 +34,6 @@ from fedmpi.config import schema
 from fedmpi.data import sources
 from fedmpi.data.abandoned import read_machine_code, remove_abandoned
 from fedmpi.data.assignment import Assignment
-from fedmpi.data.columns import Columns
 from fedmpi.data.first_format import FirstFormat, compute_fingerprint
 from fedmpi.data.loading import load_and_assign, make_replaced_error, were_files_replaced
 from fedmpi.data.samples import TARGET_BINS, Dataset, count_labels, find_vocabulary_size, list_labels, take_rows
@@ -208,13 +207,14 @@ def collect_recipe(data: schema.Data, seed: int, root: Path) -> JsonObject:
     partition = {"name": schema.find_name(data.partition), **asdict(data.partition)}
     inputs = data.partition.list_inputs() if hasattr(data.partition, "list_inputs") else []
     source = sources.make_source_key(data.name, root, data.file, data.source)
-    code = [hash_class(registry.find_class("datasets", data.name)), hash_class(type(data.partition))]
+    cls = registry.find_class("datasets", data.name)
+    code, version = [hash_class(cls), hash_class(type(data.partition))], getattr(cls, "reader_format", None)
     return {"format": FEDERATION_FORMAT, "name": data.name, "source": source, "share": data.fraction,
             "clients": data.clients, "partition": partition, "split": list(data.split), "seed": seed, "code": code,
             **({"new_clients": data.new_clients} if data.new_clients else {}),
             **({"task": data.task} if data.task == "regression" else {}),
             **({"settings": asdict(data.source)} if data.source else {}), **({"inputs": inputs} if inputs else {}),
-            **({"reader_format": data.source.reader_format} if isinstance(data.source, Columns) else {})}
+            **({"reader_format": version} if version else {})}
 
 
 def hash_class(cls: type) -> str:
@@ -254,7 +254,9 @@ def write_samples(path: Path, key: str, settings: JsonObject, pool: Dataset, dea
     names = {**(pool.about or {}), "client_names": client_names} if pool.about or client_names else {}
     y = take_rows(pool.y_train, pool.y_test, order)
     targets = y.dtype.kind == "f"
-    classes = 1 if targets else int(max(pool.y_train.max(), pool.y_test.max(initial=0))) + 1
+    largest = int(max(pool.y_train.max(), pool.y_test.max(initial=0)))
+    # Classes that the data set names count, also if no sample has them.
+    classes = 1 if targets else max(largest + 1, len((pool.about or {}).get("class_names") or ()))
     labels = count_labels(list_labels(pool, y), counts, TARGET_BINS if targets else classes)
     edges = np.concatenate([[0], counts.sum(1).cumsum()])
     facts = {"classes": classes, "vocabulary": find_vocabulary_size(pool), "group_names": group_names,

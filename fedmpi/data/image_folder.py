@@ -29,6 +29,8 @@ class ImageFolder:
     federation keeps."""
     title = "image folder"
     example = {"file": "pictures"}
+    # See columns.Columns.
+    reader_format = 2
     size: Annotated[tuple[int, int] | None, "height and width to which all pictures are brought; default: all must be "
                     "alike"] = None
     mode: Annotated[Literal["RGB", "L"], "L: grey pictures of one channel"] = "RGB"

@@ -35,6 +35,8 @@ class Leaf:
     example = {"file": "leaf/data/synthetic/data", "partition": "natural"}
     # the folder below ROOT, if data.file does not name one
     name = "leaf"
+    # See columns.Columns.
+    reader_format = 2
     class_names: list[str] | None = None
 
     def load(self, root: Path, file: str | None = None) -> Dataset:

@@ -10,7 +10,7 @@ import pytest
 
 from fedmpi.data.federation import Federation, prepare_federation
 from fedmpi.data.partitions import Dirichlet, FewShot, Iid, Pathological
-from fedmpi.data.samples import read_npz
+from fedmpi.data.samples import Dataset, read_npz
 from fedmpi.data.sources import BUILT_IN
 from fedmpi.errors import BadInput
 
@@ -200,3 +200,18 @@ def test_a_large_set_as_in_the_papers(federation):
     f = federation(name="cifar100", partition=Dirichlet(.1))
     assert (f.counts.sum(), f.shape, f.classes, f.dtype) == (60_000, (32, 32, 3), 100, np.uint8)
     assert len(f.client(7).x_train) == f.sizes[7]
+
+
+class Named:
+    """A data set that names its classes, more or fewer than its samples have."""
+    names = ()
+
+    def load(self, root):
+        return Dataset(np.ones((4, 2)), [0, 2, 2, 1], about={"class_names": list(self.names)})
+
+
+@pytest.mark.parametrize("names, classes", [("", 3), ("a", 3), ("abcde", 5)])
+def test_classes_without_samples_count_if_the_data_set_names_them(federation, monkeypatch, names, classes):
+    monkeypatch.setattr(Named, "names", names)
+    f = federation(name=f"{__name__}:Named", clients=2, partition=Iid())
+    assert f.classes == classes and f.label_counts.sum((0, 1)).tolist() == [1, 1, 2] + [0] * (classes - 3)

@@ -103,7 +103,7 @@ def test_a_run_sees_the_names_and_prepares_anew_what_has_changed(written, settin
     data = settings(name="huggingface", file=str(folder), source=source, clients=2, partition=Natural())
     found = Federation(prepare_federation(data, 0))
     assert found.names == {"class_names": ["zebra", "ant", "never"], "client_names": ["ben", "mia"]}
-    assert found.classes == 2 and found.counts.tolist() == [[6, 0, 2]] * 2
+    assert found.classes == 3 and found.counts.tolist() == [[6, 0, 2]] * 2
     shutil.copytree(written[0] / "disk" / "test", folder / "test", dirs_exist_ok=True)
     (folder / "test" / "data-00000-of-00001.arrow").touch()
     assert prepare_federation(data, 0) != found.path

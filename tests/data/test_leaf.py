@@ -66,6 +66,15 @@ def test_femnist_is_read_from_all_files_of_both_parts(femnist):
     assert pool.about["client_names"] == ["f0003_10", "f0001_41", "f0900_07"] and len(pool.about["class_names"]) == 62
 
 
+def test_a_network_has_an_output_for_every_class_of_the_data_set(femnist, settings, tmp_path):
+    """Another sample of the writers, which holds other letters, gives the same network."""
+    for name, folder, classes in (("femnist", femnist[0], 62), ("shakespeare", tmp_path / "plays", 80)):
+        write(tmp_path / "plays" / "train" / "a.json", {"a": lines(3), "b": lines(2), "c": lines(1)})
+        data = settings(name=name, file=str(folder), clients=3, partition=Natural(split="drawn"))
+        found = Federation(prepare_federation(data, 0))
+        assert found.classes == classes == found.label_counts.shape[2] and found.settings["reader_format"] == 2
+
+
 def test_pixels_with_few_digits_are_the_same_bytes(tmp_path):
     pixels, data = pictures(1, 0)
     write(tmp_path / "train" / "a.json", {"a": data | {"x": np.round(data["x"], 4).tolist()}})

@@ -101,6 +101,8 @@ FAULTS: list[tuple[str, str, str]] = [
      'self.about["fingerprint"]', "False"),
     ("fedmpi.data.federation:write_samples", "max(pool.y_train.max(), pool.y_test.max(initial=0))",
      "pool.y_train.max()"),
+    ("fedmpi.data.federation:write_samples", "else max(largest", "else min(largest"),
+    ("fedmpi.data.federation:collect_recipe", '**({"reader_format": version} if version else {})', "**{}"),
     (
         "fedmpi.data.samples:find_vocabulary_size",
         "max(pool.x_train.max(), pool.x_test.max(initial=0))",
