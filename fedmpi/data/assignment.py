@@ -43,6 +43,8 @@ def assign_samples(pool: Dataset, data: schema.Data, seed: int) -> Assignment:
         raise BadInput(f"data.fraction = {data.fraction:g}: data.partition = {schema.find_name(data.partition)} "
                        "numbers the samples of the whole data set; set data.fraction = 1, or leave samples out of the "
                        "file")
+    if hasattr(data.partition, "refuse_other_length"):
+        data.partition.refuse_other_length(len(pool.y_train), len(pool.y_test))
     names = find_client_names(pool, data)
     told = find_sample_holders(pool) if official else list_labels(pool, np.concatenate([pool.y_train, pool.y_test]))
     parts, groups = call_partition(data, told, np.random.default_rng((0, seed)))

@@ -3,9 +3,10 @@ from __future__ import annotations
 
 import json
 import zipfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 import numpy as np
 
@@ -13,6 +14,8 @@ from fedmpi.data.file_states import describe_file_state
 from fedmpi.errors import BadInput
 from fedmpi.paths import expand_user
 from fedmpi.storage.seal import Flaw, open_regular
+
+Contents = TypeVar("Contents")
 
 
 @dataclass(frozen=True)
@@ -50,8 +53,8 @@ class Indices:
 
     A .json file holds a list of one list of numbers for each client, or a mapping of names to such lists. An .npz file
     holds one array of numbers for each client, in the order in which they were written. An .npy file holds the client
-    of every sample, (n,), counted from 0; -1 stands for nobody. Samples that nobody holds are left out. Each client's
-    samples are divided into train and test by data.split."""
+    of every sample of both parts, (n,), counted from 0; -1 stands for nobody. Samples that nobody holds are left out.
+    Each client's samples are divided into train and test by data.split."""
     title = "indices"
     example = {"file": "clients.json"}
     counts_samples = True
@@ -74,6 +77,15 @@ class Indices:
                                f"has {len(labels)}, counted from 0, training and test part together; write the file "
                                "for this data set")
         return [part.astype(np.int64) for part in parts], None
+
+    def refuse_other_length(self, train: int, test: int) -> None:
+        """Raise BadInput if an .npy file has the clients of more or fewer samples than the data set has in its training
+        and test part."""
+        path = self.find_file()
+        if path.suffix == ".npy" and (there := len(read_or_refuse(path, read_holders))) != train + test:
+            raise BadInput(f"data.partition.file = {path}: holds the clients of {there} samples, and the data set has "
+                           f"{train + test}: {train} in its training part and {test} in its test part behind them; "
+                           "write the file for this data set (-1 for samples that nobody holds)")
 
     def find_file(self) -> Path:
         """Return the path of the file. Raises BadInput if there is no such user."""
@@ -99,9 +111,14 @@ def read_indices(path: Path) -> dict[str, np.ndarray]:
     """Return the numbers of the samples of each client, by name. Raises BadInput if the file does not hold them."""
     if path.suffix not in READERS:
         raise BadInput(f"data.partition.file = {path}: should be a .json, .npz or .npy file")
+    return read_or_refuse(path, READERS[path.suffix])
+
+
+def read_or_refuse(path: Path, read: Callable[[Path], Contents]) -> Contents:
+    """Return what a function reads from a file. Raises BadInput if it cannot."""
     try:
         with open_regular(path):
-            return READERS[path.suffix](path)
+            return read(path)
     except OSError as error:
         raise BadInput(f"data.partition.file = {path}: cannot read it: {error.strerror or error}; set it to where the "
                        "file lies") from None
@@ -138,7 +155,7 @@ def read_npz_indices(path: Path) -> dict[str, np.ndarray]:
         return {name: archive[name] for name in archive.files}
 
 
-def read_npy_indices(path: Path) -> dict[str, np.ndarray]:
+def read_holders(path: Path) -> np.ndarray:
     """Read the client of every sample (n,). Raises ValueError if these are not numbers from -1."""
     client = np.load(path, allow_pickle=False)
     if client.ndim != 1 or client.dtype.kind not in "iu" or not len(client) or client.min() < -1:
@@ -146,6 +163,12 @@ def read_npy_indices(path: Path) -> dict[str, np.ndarray]:
     if (last := int(client.max())) >= len(client):
         raise ValueError(f"it numbers clients up to {last} and has {len(client)} samples; number the clients from 0 "
                          "without gaps")
+    return client
+
+
+def read_npy_indices(path: Path) -> dict[str, np.ndarray]:
+    """Read the samples of every client. Raises ValueError like `read_holders`."""
+    client = read_holders(path)
     # Nobody, -1, comes first.
     counts = np.bincount(client.astype(np.int64) + 1)
     parts = np.split(np.argsort(client, kind="stable"), counts.cumsum()[:-1])[1:]

@@ -116,6 +116,16 @@ def test_clients_of_large_numbers_are_refused_at_once(prepare, tmp_path, client,
     assert said in str(error.value) and "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("there", [4, 5, 7])
+def test_an_array_has_the_clients_of_all_samples_of_both_parts(settings, tmp_path, there):
+    np.savez(tmp_path / "a.npz", x_train=np.ones((4, 1)), y_train=LABELS[:4], x_test=np.ones((2, 1)), y_test=LABELS[:2])
+    np.save(tmp_path / "c.npy", np.arange(there) % 2)
+    data = settings(name="arrays", file=str(tmp_path / "a.npz"), clients=2, partition=Indices(str(tmp_path / "c.npy")))
+    with pytest.raises(BadInput, match=f"c.npy: holds the clients of {there} samples, and the data set has 6: 4 in its "
+                                       "training part and 2 in its test part behind them; write the file"):
+        prepare_federation(data, 0)
+
+
 @pytest.mark.parametrize("kind", [np.int64, np.int8, np.uint8])
 def test_the_samples_of_each_client_stay_in_their_order(tmp_path, kind):
     client = np.random.default_rng(0).integers(0 if kind is np.uint8 else -1, 7, 60).astype(kind)
