@@ -187,6 +187,14 @@ class Parts:
         return sorted({them["card"] for them in self.places if them["hosts"]} - {""})
 
 
+def refuse_other_padding(table: int | None, data: int | None) -> None:
+    """Raise BadInput if the table of a network keeps the row of one id for padding, and texts are padded with another
+    one; None stands for unknown."""
+    if table is not None and data is not None and table != data:
+        raise BadInput(f"model: its table keeps the row {table} for padding, and data.tokenizer pads texts with the id "
+                       f"{data}; take a tokenizer that pads with {table}, or another network")
+
+
 def build_method(config: Config, federation: Federation, rehearse: bool = False) -> Method:
     """Build the model for the federation's samples and return the method on it. Raises BadInput.
 
@@ -201,6 +209,8 @@ def build_method(config: Config, federation: Federation, rehearse: bool = False)
     if model.table and words and words > model.lookup.num_embeddings:
         raise BadInput(f"model: its table has {model.lookup.num_embeddings} rows, but the data count their words up to "
                        f"{words - 1}; set model.vocabulary = {words} or more")
+    if model.table and words:
+        refuse_other_padding(model.lookup.padding_idx, federation.names.get("padding_id"))
     refuse_large_method(config.method, model.size, config.train, int(federation.sizes.max()),
                         int(np.prod(federation.shape)))
     config.method.check(config.train)

@@ -63,7 +63,7 @@ class Columns:
     test_parts: Annotated[tuple[str, ...], "names of the parts for tests; others are left out"] = ("test",)
 
     # It is raised when the same files and settings give another pool, which is another federation.
-    reader_format = 5
+    reader_format = 6
     # Whether parts have names also without a column of parts.
     names_parts = False
 
@@ -249,8 +249,7 @@ class Gatherer:
         if settings.client:
             about["client_names"], clients = self.number(settings.client)
         if settings.text:
-            ids, about["tokenizer"] = tokens.encode_parts([train.texts, test.texts], settings)
-            x = ids
+            x, about["tokenizer"], about["padding_id"] = tokens.encode_parts([train.texts, test.texts], settings)
         else:
             x = [self.join_features(part) for part in (train, test)]
             if settings.standardise:

@@ -108,8 +108,8 @@ class Federation:
 
     @cached_property
     def names(self) -> JsonObject:
-        """Return what the data set calls its numbers, see Dataset.about: `class_names`, `client_names`, `feature_names`
-        and `tokenizer`, as far as there are such."""
+        """Return what the data set calls its numbers, see Dataset.about: `class_names`, `client_names`,
+        `feature_names`, `tokenizer` and `padding_id`, as far as there are such."""
         return self.file.json("names") if "json/names" in self.file.places else {}
 
     @cached_property

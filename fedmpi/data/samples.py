@@ -39,7 +39,7 @@ class Dataset(NamedTuple):
     x: uint8 images (n, h, w, c), float32 features (n, d) or (n, h, w, c), or int32 tokens (n, length);
     y: int64 classes (n,), counted from 0, or float32 targets (n,); client: int64 (n,), the client of each sample, if
     the data set gives it; about: what is kept beside the samples: `class_names`, `client_names` and `feature_names`
-    (lists of texts, in the order of the numbers), and `tokenizer` (the text of a tokenizer.json)."""
+    (lists of texts, in the order of the numbers), `tokenizer` (the text of a tokenizer.json) and `padding_id`."""
     x_train: np.ndarray
     y_train: np.ndarray
     x_test: np.ndarray = NO_SAMPLES

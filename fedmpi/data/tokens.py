@@ -33,10 +33,11 @@ class TokenSettings(Protocol):
     def tokenizer(self) -> str | None: """Return the user's own tokenizer.json."""
 
 
-def encode_parts(parts: list[list[str]], settings: TokenSettings) -> tuple[list[np.ndarray], str]:
-    """Return the ids of the texts of each part, int32 (n, length), and the tokenizer as JSON text.
+def encode_parts(parts: list[list[str]], settings: TokenSettings) -> tuple[list[np.ndarray], str, int]:
+    """Return the ids of the texts of each part, int32 (n, length), the tokenizer as JSON text, and the id of padding.
 
-    The vocabulary is that of the first part. Raises BadInput if the package or the user's tokenizer is missing."""
+    The vocabulary is that of the first part. Raises BadInput if the package or the user's tokenizer is missing, or if
+    the latter has no padding."""
     with require_extra("text", "data.text needs the package tokenizers"):
         import tokenizers  # noqa: F401
     with limit_to_one_thread():
@@ -44,11 +45,27 @@ def encode_parts(parts: list[list[str]], settings: TokenSettings) -> tuple[list[
             parts[0], settings.vocabulary)
         # What is kept leaves room for texts of any length.
         kept = made.to_str()
-        padding = next((name for name in PADDING_TOKENS if made.token_to_id(name) is not None), None)
+        padding, token, side = find_padding(made, f"data.tokenizer = {settings.tokenizer}")
         made.enable_truncation(settings.length)
-        made.enable_padding(length=settings.length, pad_id=made.token_to_id(padding) if padding else 0,
-                            pad_token=padding or PADDING_TOKEN)
-        return [encode_part(made, texts, settings.length) for texts in parts], kept
+        made.enable_padding(length=settings.length, pad_id=padding, pad_token=token, direction=side)
+        return [encode_part(made, texts, settings.length) for texts in parts], kept, padding
+
+
+def find_padding(made: Tokenizer, where: str) -> tuple[int, str, str]:
+    """Return the id of padding, its token, and the side of a text on which it stands: what the tokenizer itself says,
+    else a token of a known name, else 0.
+
+    Raises BadInput, whose message begins with `where`, if 0 belongs to a word."""
+    if own := made.padding:
+        return own["pad_id"], own["pad_token"], own["direction"]
+    for name in PADDING_TOKENS:
+        if (known := made.token_to_id(name)) is not None:
+            return known, name, "right"
+    first, special = made.id_to_token(0), made.get_added_tokens_decoder().get(0)
+    if first is not None and first != getattr(made.model, "unk_token", None) and not (special and special.special):
+        raise BadInput(f"{where}: has no padding, and 0, which would stand for it, is the id of {first!r}; let "
+                       "Tokenizer.enable_padding name a token for it, and save the file again")
+    return 0, PADDING_TOKEN, "right"
 
 
 def train_tokenizer(texts: list[str], vocabulary: int) -> Tokenizer:

@@ -1,7 +1,6 @@
 """Pools from CSV and Parquet files, written by pandas: what a column means."""
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -253,19 +252,3 @@ def test_texts_become_ids_of_the_words_of_the_training_part(write):
     assert few.x_train.tolist() == [[1, 3, 1, 0], [1, 2, 1, 2], [1, 0, 0, 0]]
     write({"review": ["good", " "], "stars": ["up", "down"]})
     assert "row 2, column 'review' is missing" in refusal(name="csv", file="mine.csv", label="stars", text="review")
-
-
-def test_a_tokenizer_of_ones_own_is_used_with_its_padding(write):
-    tokenizers = pytest.importorskip("tokenizers")
-    made = tokenizers.Tokenizer(tokenizers.models.WordLevel({"<unk>": 0, "good": 1, "film": 2, "<pad>": 3}, "<unk>"))
-    made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    made.save("own.json")
-    asked = {"name": "csv", "file": write(WORDS), "label": "stars", "text": "review", "length": 3}
-    pool = load(**asked, tokenizer="own.json")
-    assert pool.x_train.tolist() == [[0, 2, 0], [0, 0, 0], [1, 3, 3]]
-    assert json.loads(pool.about["tokenizer"])["model"]["vocab"]["film"] == 2
-    source = resolve({"data": asked | {"tokenizer": "own.json"}}).data.source
-    key = sources.make_source_key("csv", Path(), "mine.csv", source)
-    write("{}", "own.json")
-    assert sources.make_source_key("csv", Path(), "mine.csv", source) != key
-    assert "data.tokenizer = own.json: cannot read it" in refusal(**asked, tokenizer="own.json")
