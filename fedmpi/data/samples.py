@@ -164,8 +164,10 @@ def check_samples(pool: Dataset, where: str, task: str = "classification") -> Da
 
 
 def refuse_channels_first(x: np.ndarray, where: str) -> None:
-    """Raise BadInput for images (n, c, h, w), PyTorch's order: a square behind 1 or 3 rows is taken for pixels."""
-    if x.ndim == 4 and x.shape[1] in (1, 3) and x.shape[2] == x.shape[3] > 4:
+    """Raise BadInput for images (n, c, h, w), PyTorch's order: a square behind 1 or 3 rows is taken for pixels, and so
+    is, in bytes, anything with more than four channels behind 1, 3 or 4 rows."""
+    if x.ndim == 4 and x.shape[3] > 4 and (x.shape[1] in (1, 3) and x.shape[2] == x.shape[3]
+                                           or x.shape[1] in (1, 3, 4) and x.dtype == np.uint8):
         raise BadInput(f"{where} has shape {x.shape}, which looks like (n, channels, height, width); samples are (n, "
                        "height, width, channels): store x.transpose(0, 2, 3, 1)")
 

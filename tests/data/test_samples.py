@@ -138,7 +138,12 @@ def test_channels_come_last(dtype):
     for channels in (1, 3):
         with pytest.raises(BadInput, match=r"mine: x_train has shape \(2, ., 32, 32\), which looks like \(n, channels"):
             check_samples(Dataset(np.ones((2, channels, 32, 32), dtype), [0, 1]), "mine")
-    for shape in ((2, 32, 32, 3), (2, 3, 32, 16), (2, 1, 4, 4), (2, 2, 8, 8)):
+    # Bytes with many channels are no images: an oblong is refused, too.
+    for shape in ((2, 3, 24, 32), (2, 4, 32, 32), (2, 1, 8, 5)) if dtype == np.uint8 else ():
+        with pytest.raises(BadInput, match="mine: x_train has shape .*, which looks like .n, channels"):
+            check_samples(Dataset(np.ones(shape, dtype), [0, 1]), "mine")
+    oblong = ((2, 3, 32, 16), (2, 4, 8, 8)) if dtype == np.float32 else ((2, 3, 32, 4), (2, 2, 32, 16), (2, 5, 8, 8))
+    for shape in ((2, 32, 32, 3), (2, 1, 4, 4), (2, 2, 8, 8), *oblong):
         assert check_samples(Dataset(np.ones(shape, dtype), [0, 1]), "mine").x_train.shape == shape
 
 

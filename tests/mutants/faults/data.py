@@ -141,6 +141,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.data.feature_scale:standardise_features", "take_rows(pool.x_train, pool.x_test, trained)", "pool.x_train"),
     ("fedmpi.data.assignment:list_training_samples", "- len(dealt.new_clients)", ""),
     ("fedmpi.data.samples:refuse_gaps", "2 < classes == used + 1 and not named", "False"),
+    ("fedmpi.data.samples:refuse_channels_first", "(1, 3, 4) and x.dtype == np.uint8", "(1, 3, 4)"),
     ("fedmpi.data.part_names:refuse_forgotten_parts", "word := meant.get(", "word := {}.get("),
     ("fedmpi.data.feature_scale:remove_large_means", "> LARGE_MEAN * deviation", "< 0"),
     ("fedmpi.data.feature_scale:refuse_merged", "< DIFFERENT_LEFT * before", "< .5 * before"),
