@@ -179,28 +179,29 @@ class Gatherer:
         if not len(block.columns[self.settings.label]):
             return
         if self.settings.part is None:
-            return self.add_rows(block, self.parts[part], slice(None))
+            return self.add_rows(block, self.parts[part])
         said = require_texts(block, self.settings.part).astype(str)
         self.parts_there.update(np.unique(said).tolist())
         known = {"train": self.settings.train_parts, "test": self.settings.test_parts}
         for name, names in known.items():
-            self.add_rows(block, self.parts[name], np.isin(said, names))
+            # Rows that are left out may lack what the others need, such as a class.
+            if (wanted := np.isin(said, names)).any():
+                self.add_rows(block.choose_rows(wanted), self.parts[name])
 
-    def add_rows(self, block: TableBlock, into: PartRows, rows: slice | np.ndarray) -> None:
-        """Add some rows of a block to a part. Raises BadInput for missing values and what is not a number."""
-        settings = self.settings
+    def add_rows(self, block: TableBlock, into: PartRows) -> None:
+        """Add the rows of a block to a part. Raises BadInput for missing values and what is not a number."""
+        settings, rows = self.settings, len(block.columns[self.settings.label])
         for name, names in self.names.items():
-            into.codes.setdefault(name, []).append(names.encode(require_texts(block, name)[rows]))
-        into.rows += len(np.arange(len(block.columns[settings.label]))[rows])
+            into.codes.setdefault(name, []).append(names.encode(require_texts(block, name)))
+        into.rows += rows
         if self.targets:
-            into.targets.append(require_targets(block, settings.label)[rows].astype(np.float32))
+            into.targets.append(require_targets(block, settings.label).astype(np.float32))
         if settings.text:
-            into.texts += map(str, require_texts(block, settings.text, blank=False)[rows])
+            into.texts += map(str, require_texts(block, settings.text, blank=False))
         elif image := settings.image:
             found = [(describe_row(block, i, image), locate_picture(block, block.columns[image][i]))
-                     for i in np.arange(len(block.columns[image]))[rows]]
-            if found:
-                into.features.append(pictures.decode_pictures(found, settings.size, settings.mode, into.features[:1]))
+                     for i in range(rows)]
+            into.features.append(pictures.decode_pictures(found, settings.size, settings.mode, into.features[:1]))
         else:
             columns = [*settings.features] or [name for name in block.columns if name not in settings.text_columns()]
             self.layout = self.layout or columns
@@ -216,7 +217,7 @@ class Gatherer:
             self.feature_names = [f"{name}[{k}]" if values.shape[1] > 1 else name
                                   for name, values in zip(self.layout, numbers, strict=True)
                                   for k in range(values.shape[1])]
-            made = np.concatenate([np.empty((len(block.columns[settings.label]), 0)), *numbers], 1)[rows]
+            made = np.concatenate([np.empty((rows, 0)), *numbers], 1)
             if not settings.standardise:
                 refuse_merged(made, self.feature_names, f"{block.path}")
                 made = made.astype(np.float32, copy=False)

@@ -23,10 +23,16 @@ TABLE_BLOCK_ROWS = 50_000
 class TableBlock(NamedTuple):
     """Some rows of a table: from which file they are, how many come before them there, and their columns. A column is
     an array of numbers (n,) or (n, k), or of objects (n,): texts, bytes of pictures, or None where a value is
-    missing."""
+    missing. `rows` (n,) are their places in the block of which they were chosen; None: all of it."""
     path: Path
     first: int
     columns: Mapping[str, np.ndarray]
+    rows: np.ndarray | None = None
+
+    def choose_rows(self, wanted: np.ndarray) -> TableBlock:
+        """Return the rows for which `wanted` (n,) is true."""
+        chosen = {name: values[wanted] for name, values in self.columns.items()}
+        return self._replace(columns=chosen, rows=np.flatnonzero(wanted))
 
 
 def refuse_row_numbers(features: Iterable[str], path: Path) -> None:
@@ -93,4 +99,5 @@ def locate_picture(block: TableBlock, value: object) -> object:
 
 def describe_row(block: TableBlock, row: int, column: str) -> str:
     """Return where a value stands, the start of a message; rows count from 1, without the header."""
-    return f"{block.path}: row {block.first + row + 1}, column {column!r}"
+    place = row if block.rows is None else int(block.rows[row])
+    return f"{block.path}: row {block.first + place + 1}, column {column!r}"

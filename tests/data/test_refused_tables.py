@@ -69,6 +69,24 @@ def test_a_part_of_nearly_the_name_is_not_left_out(write, parts, setting, said):
         assert len(load(**asked).y_train) == 1
 
 
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_rows_that_are_left_out_may_lack_anything(write, kind, task):
+    if kind == "csv":
+        name = write("a,p,y\n,no,\n1,train,1\n2,test,0\n,no,x\n3,train,0\n")
+    else:
+        name = write({"a": [None, 1, 2, None, 3], "p": ["no", "train", "test", "no", "train"],
+                      "y": [None, 1, 0, None, 0]}, "mine.parquet")
+    asked = {"name": kind, "file": name, "label": "y", "part": "p", "task": task}
+    pool = load(**asked)
+    assert pool.x_train.tolist() == [[1], [3]] and pool.x_test.tolist() == [[2]]
+    assert (pool.y_train.tolist(), pool.y_test.tolist()) == ([1, 0], [0])
+    # The number of a row is its place in the file.
+    assert f"{name}: row 1, column 'y' is missing" in refusal(**asked, train_parts=["no"], test_parts=["train"])
+    write("a,p,y\n,no,\n1,train,1\n,test,0\n", "gap.csv")
+    assert "gap.csv: row 3, column 'a' is missing" in refusal(**asked | {"name": "csv", "file": "gap.csv"})
+
+
 def test_rows_are_counted_through_all_blocks(write, monkeypatch):
     monkeypatch.setattr("fedmpi.data.tables.TABLE_BLOCK_ROWS", 2)
     write("a,y\n" + "1,u\n" * 4 + ",u\n")
