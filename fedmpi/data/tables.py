@@ -22,6 +22,8 @@ from fedmpi.storage.seal import Flaw, open_regular
 
 # A separator of any number of blanks.
 BLANKS = r"\s+"
+# What a shell and YAML make of a tab that is written as in Python: two characters.
+WRITTEN_TAB = r"\t"
 
 
 @dataclass(frozen=True)
@@ -36,14 +38,15 @@ class Csv(Columns):
     title = "CSV"
     example = {"file": "mine.csv", "label": "class"}
     test_file: Annotated[str | None, "a second file, with the test part"] = None
-    separator: Annotated[str, "the character between two columns, or \\s+ for blanks"] = ","
+    separator: Annotated[str, "the character between two columns; \\t for a tab, \\s+ for blanks"] = ","
 
     def __post_init__(self) -> None:
         super().__post_init__()
         # With others pandas fails, or warns that it takes a slower reader.
-        if self.separator != BLANKS and (len(self.separator) != 1 or not self.separator.isascii()
-                                         or self.separator in "\r\n"):
-            raise ValueError(f"separator = {self.separator!r}: give one character of ASCII, or {BLANKS} for blanks")
+        if self.separator not in (BLANKS, WRITTEN_TAB) and (len(self.separator) != 1 or not self.separator.isascii()
+                                                         or self.separator in "\r\n"):
+            raise ValueError(f"separator = {self.separator!r}: give one character of ASCII, {WRITTEN_TAB} for a tab, "
+                             f"or {BLANKS} for blanks")
 
     def load(self, root: Path, file: str | None = None, task: str = "classification") -> Dataset:
         """Read the file, and that of the test part; `root` is not used. Raises BadInput."""
@@ -57,12 +60,13 @@ class Csv(Columns):
         """Yield the rows of a file. Raises BadInput if it is not a CSV file with the wanted columns."""
         with require_extra("pandas", "data.name = csv needs pandas"):
             import pandas
+        separator = "\t" if self.separator == WRITTEN_TAB else self.separator
         errors = (pandas.errors.ParserError, pandas.errors.ParserWarning, csv.Error)
         with refuse_unreadable(path, "a CSV file with a header, in UTF-8", *errors), warnings.catch_warnings():
             warnings.simplefilter("error", pandas.errors.ParserWarning)
             open_regular(path).close()
             try:
-                head = pandas.read_csv(path, sep=self.separator, header=None, nrows=1, dtype=str, na_filter=False,
+                head = pandas.read_csv(path, sep=separator, header=None, nrows=1, dtype=str, na_filter=False,
                                        encoding="utf-8-sig")
             except pandas.errors.EmptyDataError:
                 raise BadInput(f"{path}: is empty; it must be a CSV file with a header") from None
@@ -71,7 +75,7 @@ class Csv(Columns):
             # All columns are read, because rows that are too long are noticed only then.
             # Nothing stands for a missing value but nothing itself: "NA" may be a class.
             blocks = pandas.read_csv(
-                path, sep=self.separator, header=0, names=there, index_col=False, na_filter=False,
+                path, sep=separator, header=0, names=there, index_col=False, na_filter=False,
                 dtype=dict.fromkeys(self.text_columns(), str), chunksize=TABLE_BLOCK_ROWS, low_memory=False,
                 encoding="utf-8-sig")
             first = 0

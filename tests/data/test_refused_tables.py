@@ -119,7 +119,7 @@ def test_rows_are_counted_through_all_blocks(write, monkeypatch):
     ({"label": "y", "text": "p", "tokenizer": "t.json", "vocabulary": 9},
      "data.vocabulary: the ids are those of data.tokenizer; leave one of them out"),
     ({"label": "y", "tokenizer": "t.json"}, "data.tokenizer: it is of use beside data.text only; set data.text, or"),
-    *(({"label": "y", "separator": given}, f"data.separator = {given!r}: give one character of ASCII, or \\s+ for")
+    *(({"label": "y", "separator": given}, f"data.separator = {given!r}: give one character of ASCII, \\t for a tab")
       for given in ("", "||", "§", "\n")),
     ({"label": "y", "file": None}, "data.file is missing: data.name = csv needs the path of your data"),
     ({"label": "y", "file": "."}, ".: damaged, or not a CSV file with a header, in UTF-8 (it is a folder)"),

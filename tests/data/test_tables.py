@@ -252,3 +252,10 @@ def test_texts_become_ids_of_the_words_of_the_training_part(write):
     assert few.x_train.tolist() == [[1, 3, 1, 0], [1, 2, 1, 2], [1, 0, 0, 0]]
     write({"review": ["good", " "], "stars": ["up", "down"]})
     assert "row 2, column 'review' is missing" in refusal(name="csv", file="mine.csv", label="stars", text="review")
+
+
+@pytest.mark.parametrize("separator", ["\t", r"\t"])
+def test_a_tab_may_be_written_as_in_python(write, separator):
+    pool = load(name="csv", file=write("a\tb\ty\n1\t2 3\tu\n4\t5 6\tv\n"), label="y", features=["a"],
+                separator=separator)
+    assert pool.x_train.tolist() == [[1], [4]] and pool.about["class_names"] == ["u", "v"]

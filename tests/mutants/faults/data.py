@@ -154,6 +154,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.data.tables:Csv.read", "index_col=False, na_filter=False", "index_col=False, na_filter=True"),
     ("fedmpi.data.tables:Csv.read", 'warnings.simplefilter("error", pandas.errors.ParserWarning)', "pass"),
     ("fedmpi.data.tables:Csv.read", "first += len(frame)", "pass"),
+    ("fedmpi.data.tables:Csv.read", 'if self.separator == WRITTEN_TAB', "if False"),
     ("fedmpi.data.tables:Csv.files", "self.read, file, self.test_file)", "self.read, file)"),
     ("fedmpi.data.tables:list_table_files", "settings.list_files(*files) + list_table_pictures(settings, read, tables)",
      "settings.list_files(*files)"),
