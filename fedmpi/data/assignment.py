@@ -127,8 +127,8 @@ def find_sample_holders(pool: Dataset) -> np.ndarray:
     """Return the client of each sample, (n,), that the data set itself gives. Raises BadInput if it gives none."""
     if pool.client_train is None:
         raise BadInput("data.partition = natural: the data set does not say who holds its samples; add client_train "
-                       "and client_test to its .npz, set data.client to the column that does, or choose another "
-                       "partition")
+                       "and client_test to its .npz, set data.client to the column that does, set data.client_folders "
+                       "= true for folders of pictures by client, or choose another partition")
     return np.concatenate([pool.client_train, pool.client_test])
 
 

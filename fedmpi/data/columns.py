@@ -195,7 +195,8 @@ class Gatherer:
             into.codes.setdefault(name, []).append(names.encode(require_texts(block, name)))
         into.rows += rows
         if self.targets:
-            into.targets.append(require_targets(block, settings.label).astype(np.float32))
+            with np.errstate(over="ignore"):
+                into.targets.append(require_targets(block, settings.label).astype(np.float32))
         if settings.text:
             into.texts += map(str, require_texts(block, settings.text, blank=False))
         elif image := settings.image:
@@ -220,7 +221,9 @@ class Gatherer:
             made = np.concatenate([np.empty((rows, 0)), *numbers], 1)
             if not settings.standardise:
                 refuse_merged(made, self.feature_names, f"{block.path}")
-                made = made.astype(np.float32, copy=False)
+                # What is beyond float32 is refused later.
+                with np.errstate(over="ignore"):
+                    made = made.astype(np.float32, copy=False)
             into.features.append(made)
         self.bytes += into.features[-1].nbytes if into.features else 0
         refuse_larger(2 * self.bytes, f"{block.path}: its samples, read up to row {block.first + 1} and joined,",

@@ -68,7 +68,8 @@ class Indices:
         if len(parts) != clients:
             raise BadInput(f"data.clients = {clients}: {path} lists the samples of {len(parts)} clients; set it to "
                            f"{len(parts)}")
-        for name, part in zip(find_names(path, found) or range(clients), parts, strict=True):
+        names = find_names(path, found) or list(map(str, range(clients)))
+        for name, part in zip(names, parts, strict=True):
             if part.ndim != 1 or part.dtype.kind not in "iu" or not part.size:
                 raise BadInput(f"{path}: client {name} has {part.dtype} {part.shape} in place of the numbers of its "
                                "samples (n,), at least one; write whole numbers from 0, or leave the client out")
@@ -76,6 +77,7 @@ class Indices:
                 raise BadInput(f"{path}: client {name} has samples from {part.min()} to {part.max()}, and the data set "
                                f"has {len(labels)}, counted from 0, training and test part together; write the file "
                                "for this data set")
+        refuse_twice(parts, names, path)
         return [part.astype(np.int64) for part in parts], None
 
     def refuse_other_length(self, train: int, test: int) -> None:
@@ -99,6 +101,16 @@ class Indices:
     def list_inputs(self) -> list[str]:
         """Return the state of the file."""
         return [describe_file_state(self.find_file())]
+
+
+def refuse_twice(parts: list[np.ndarray], names: list[str], path: Path) -> None:
+    """Raise BadInput, with the names of the clients and of the file, if a number occurs twice."""
+    held, client = np.concatenate(parts), np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+    order = np.argsort(held, kind="stable")
+    for place in np.flatnonzero(np.diff(held[order]) == 0)[:1]:
+        first, second = (names[client[order[k]]] for k in (place, place + 1))
+        whose = f"client {first}" if first == second else f"clients {first} and {second}"
+        raise BadInput(f"{path}: sample {held[order[place]]} is given twice, to {whose}; remove it once")
 
 
 def find_names(path: Path, found: dict[str, np.ndarray]) -> list[str] | None:

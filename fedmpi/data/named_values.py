@@ -67,7 +67,7 @@ def parse_number(text: object) -> float:
 
 def refuse_no_classes(names: list[str], rows: int, where: str, given: bool) -> None:
     """Raise BadInput if a column of `rows` values with these different names does not hold classes."""
-    broken = next((name for name in names if not math.isnan(number := parse_number(name)) and number % 1), None)
+    broken = next((name for name in names if math.isfinite(number := parse_number(name)) and number % 1), None)
     if broken is not None and not given:
         raise BadInput(f"{where} holds {broken}; classes are whole numbers or texts; set data.task = regression if "
                        "these numbers are to be predicted")

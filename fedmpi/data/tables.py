@@ -25,6 +25,10 @@ BLANKS = r"\s+"
 # What a shell and YAML make of a tab that is written as in Python: two characters.
 WRITTEN_TAB = r"\t"
 
+# The first bytes of compressed files, and the endings by which pandas knows them.
+COMPRESSED = {b"\x1f\x8b": ".gz", b"PK\x03\x04": ".zip", b"BZh": ".bz2", b"\xfd7zXZ": ".xz",
+              b"\x28\xb5\x2f\xfd": ".zst"}
+
 
 @dataclass(frozen=True)
 class Csv(Columns):
@@ -140,8 +144,8 @@ def refuse_unreadable(path: Path, wanted: str, *errors: type[Exception]) -> Iter
     try:
         yield
     except UnicodeDecodeError as error:
-        raise BadInput(f"{path}: is not UTF-8 ({error.reason} at byte {error.start}); convert it: iconv -f LATIN1 -t "
-                       "UTF-8") from None
+        raise BadInput(f"{path}: is not UTF-8 ({error.reason} at byte {error.start}); "
+                       f"{advise_on_bytes(path)}") from None
     except (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError) as error:
         raise BadInput(f"{path}: cannot read the data set: {error.strerror}; set data.file to where it lies") from None
     # pandas names the package, and how to get it.
@@ -150,3 +154,16 @@ def refuse_unreadable(path: Path, wanted: str, *errors: type[Exception]) -> Iter
     except expected as error:
         raise BadInput(f"{path}: damaged, or not {wanted} ({' '.join(str(error).split())}); repair or replace "
                        "it") from None
+
+
+def advise_on_bytes(path: Path) -> str:
+    """Return what to do with a file that is not UTF-8, by its first bytes."""
+    start = b""
+    with suppress(OSError), open(path, "rb") as file:
+        start = file.read(8)
+    for begin, ending in COMPRESSED.items():
+        if start.startswith(begin) and path.suffix != ending:
+            also = "; if it is a workbook of Excel, save it as CSV" if ending == ".zip" else ""
+            return f"it is compressed: give it a name that ends with {ending}{also}"
+    wide = start.startswith((b"\xff\xfe", b"\xfe\xff"))
+    return f"convert it: iconv -f {'UTF-16' if wide else 'LATIN1'} -t UTF-8"

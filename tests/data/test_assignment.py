@@ -1,9 +1,10 @@
 import numpy as np
 import pytest
 
-from fedmpi.data.assignment import split_samples
+from fedmpi.data.assignment import find_sample_holders, split_samples
 from fedmpi.data.federation import prepare_federation
 from fedmpi.data.partitions import Iid, Natural
+from fedmpi.data.samples import Dataset
 from fedmpi.errors import BadInput
 from tests.data.test_federation import Told
 
@@ -76,3 +77,8 @@ def test_a_fraction_leaves_no_client_without_samples(federation, natural, split)
 def test_another_partition_ignores_whom_the_set_names(federation, natural):
     f = federation(**natural(np.arange(30) % 5, np.arange(12) % 5, clients=3) | {"partition": Iid()})
     assert f.counts.tolist() == [[10, 0, 4]] * 3
+
+
+def test_natural_without_clients_names_the_settings_that_say_them():
+    with pytest.raises(BadInput, match="set data.client to the column that does, set data.client_folders = true for"):
+        find_sample_holders(Dataset(np.ones((2, 1)), np.arange(2)))

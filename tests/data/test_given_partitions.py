@@ -67,7 +67,8 @@ def test_numbers_count_through_the_test_part(settings, tmp_path):
 
 
 @pytest.mark.parametrize("text, said", [
-    ("[[0, 1], [1, 2]]", "give each of 2 clients at least one sample, and no sample twice; sample 1 is given twice"),
+    ("[[0, 1], [2, 1]]", "c.json: sample 1 is given twice, to clients 0 and 1; remove it once"),
+    ('{"ann": [0], "bob": [7, 3, 7]}', "c.json: sample 7 is given twice, to client bob; remove it once"),
     ("[[0], []]", "client 1 has int64 (0,) in place of the numbers of its samples (n,), at least one"),
     ('{"a": [0], "b": [60]}', "client b has samples from 60 to 60, and the data set has 60, counted from 0"),
     ("[[0], [-1]]", "client 1 has samples from -1 to -1"), ("[[0], [1.5]]", "client 1 has float64 (1,) in place"),

@@ -1,6 +1,8 @@
 """What is refused of CSV and Parquet files, with its row, and of the settings that say what their columns hold."""
 from __future__ import annotations
 
+import gzip
+
 import numpy as np
 import pytest
 
@@ -26,13 +28,30 @@ pytest.importorskip("pandas")
     ("a,y\n" + "".join(f"1,user{i}\n" for i in range(60)), "mine.csv: data.label = y has 60 different values in 60 "
      "rows; it must be the column of the class, and not of a number or an id"),
     ("a,y\n1,caf\xe9\n".encode("latin1"), "mine.csv: is not UTF-8 (invalid continuation byte at byte 9); convert it"),
-    (b"a,y\n\0\0,\0\n", "mine.csv: row 1, column "),
+    ("a,y\n1,u\n".encode("utf-16"), "(invalid start byte at byte 0); convert it: iconv -f UTF-16 -t UTF-8"),
+    (gzip.compress(b"a,y\n1,u\n"), "; it is compressed: give it a name that ends with .gz"),
+    (b"PK\3\4\xff\xff,\n", "a name that ends with .zip; if it is a workbook of Excel, save it as CSV"),
+    (b"a,y\n\0\0,\0\n", "mine.csv: row 1, column "), ("a,y\n1e39,u\n2,v\n", "infinite or beyond float32"),
     (",a,y\n0,1,u\n1,2,v\n", "mine.csv: the column '' is called like the row numbers that pandas writes, and would be "
      "a feature; save the table without them (index=False), or name the features by data.features"),
     ("Unnamed: 0,a,y\n0,1,u\n1,2,v\n", "mine.csv: the column 'Unnamed: 0' is called like the row numbers"),
     ("y\n1\n0\n", "x_train is float32 (2, 0)")])
 def test_a_file_that_is_no_table_of_numbers_is_one_line(write, text, said):
     assert said in refusal(name="csv", file=write(text), label="y")
+
+
+def test_a_compressed_file_of_another_encoding_is_told_to_be_converted(write):
+    write(gzip.compress("a,y\n1,caf\xe9\n".encode("latin1")), "mine.csv.gz")
+    assert "convert it: iconv -f LATIN1 -t UTF-8" in refusal(name="csv", file="mine.csv.gz", label="y")
+
+
+@pytest.mark.filterwarnings("error")
+def test_what_is_beyond_single_precision_is_refused_without_a_warning(write):
+    write("a,y,b\n1e39,1,1\n2,1e39,2\n")
+    assert "x_train has values that are NaN, infinite or beyond float32" in refusal(
+        name="csv", file="mine.csv", label="y")
+    assert "y_train has targets that are NaN, infinite or beyond float32" in refusal(
+        name="csv", file="mine.csv", label="y", task="regression", features=["b"])
 
 
 def test_row_numbers_of_a_filtered_parquet_file_are_a_feature_only_if_they_are_named(write):

@@ -259,3 +259,8 @@ def test_a_tab_may_be_written_as_in_python(write, separator):
     pool = load(name="csv", file=write("a\tb\ty\n1\t2 3\tu\n4\t5 6\tv\n"), label="y", features=["a"],
                 separator=separator)
     assert pool.x_train.tolist() == [[1], [4]] and pool.about["class_names"] == ["u", "v"]
+
+
+def test_a_class_may_be_called_like_a_number_that_is_not_finite(write):
+    pool = load(name="csv", file=write("a,y\n1,inf\n2,low\n3,-inf\n4,nan\n"), label="y")
+    assert pool.about["class_names"] == ["-inf", "inf", "low", "nan"]
