@@ -168,7 +168,11 @@ def read_users(path: Path) -> Iterator[tuple[str, list[object], list[object]]]:
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         why = f"{type(error).__name__}: {' '.join(str(error).split())}"
         raise BadInput(f"{path}: damaged, or no file of LEAF's ({why}); it must hold users and user_data") from None
+    seen: set[str] = set()
     for user, x, y in users:
+        if user in seen:
+            raise BadInput(f"{path}: lists the user {user} twice, whose samples would count twice; remove one")
+        seen.add(user)
         if not isinstance(x, list) or not isinstance(y, list):
             raise BadInput(f"{path}: user {user}: x and y must be lists; write the file again by LEAF")
         yield user, x, y

@@ -145,6 +145,9 @@ def check_samples(pool: Dataset, where: str, task: str = "classification") -> Da
         raise BadInput(f"{where}: x_train has no samples")
     refuse_channels_first(train[0], f"{where}: x_train")
     if np.shape(pool.x_test)[:1] == np.shape(pool.y_test)[:1] == (0,):
+        if pool.client_test is not None and len(pool.client_test):
+            raise BadInput(f"{where}: client_test names the clients of {len(pool.client_test)} samples, and there are "
+                           "no x_test and y_test; add these, or leave client_test out")
         x, y, client = train
         test = x[:0], y[:0], None if client is None else client[:0]
     else:

@@ -75,6 +75,14 @@ def test_a_network_has_an_output_for_every_class_of_the_data_set(femnist, settin
         assert found.classes == classes == found.label_counts.shape[2] and found.settings["reader_format"] == 2
 
 
+def test_a_user_is_listed_once(tmp_path):
+    path = tmp_path / "train" / "a.json"
+    write(path, {"a": pictures(1, 0)[1], "b": pictures(1, 1)[1]})
+    path.write_text(json.dumps({**json.loads(path.read_text()), "users": ["a", "b", "a"]}))
+    with pytest.raises(BadInput, match="a.json: lists the user a twice, whose samples would count twice; remove one"):
+        load("femnist", tmp_path)
+
+
 def test_pixels_with_few_digits_are_the_same_bytes(tmp_path):
     pixels, data = pictures(1, 0)
     write(tmp_path / "train" / "a.json", {"a": data | {"x": np.round(data["x"], 4).tolist()}})

@@ -70,6 +70,8 @@ BAD_ARRAYS = {
     "few clients": (good(client_train=np.arange(5)), "6 samples, client_train 5"),
     "clients of one part": (good(x_test=np.zeros((2, 3), np.float32), y_test=np.arange(2), client_train=np.arange(6)),
                             "for one of x_train and x_test only"),
+    "clients without tests": (good(client_train=np.arange(6), client_test=np.arange(2)),
+                              "client_test names the clients of 2 samples, and there are no x_test and y_test; add"),
     "another test shape": (good(x_test=np.zeros((2, 4), np.float32), y_test=np.arange(2)), "must be alike"),
     "another test type": (good(x_test=np.zeros((2, 3), int), y_test=np.arange(2)), "must be alike"),
     "test labels only": (good(y_test=np.arange(2)), "both or neither"),

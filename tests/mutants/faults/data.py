@@ -187,6 +187,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.data.image_folder:ImageFolder.refuse_forgotten_folders", "not is_one_of_folders(place, parts)",
      "place not in parts"),
     ("fedmpi.data.image_folder:list_folders", ' and not path.name.startswith(".")', ""),
+    ("fedmpi.data.leaf:read_users", "        seen.add(user)\n", ""),
     ("fedmpi.data.leaf:Leaf.read_part", "users.setdefault(user, len(users))", "len(clients) - 1"),
     ("fedmpi.data.leaf:Femnist.convert_samples", "np.rint(pixels).clip(0, 255)", "pixels"),
     ("fedmpi.data.leaf:Shakespeare.convert_samples", "get(letter, -1) + 1", "get(letter, 0)"),
