@@ -214,5 +214,5 @@ def test_ranks_count_as_equally_fast_where_speeds_are_not_measured():
         pace = Pace(np.array([1, 1, 2, 2]), movable=True)
         pace.measured = measured
         pace.choose_ranks(who)
-        pace.record(np.array([[0., 0.], [3., 0.], [1., 0.]]), who)
+        pace.record(np.array([0., 3., 1.]), np.zeros(3), who)
         assert (pace.speeds[0] < pace.speeds[1]) == measured
