@@ -81,32 +81,34 @@ class ReportRun:
         return find_task(lines[-1]) if lines else None
 
     @cached_property
+    def settings(self) -> JsonObject | None:
+        """The contents of its config.yaml; None if that cannot be read."""
+        try:
+            return run_status.read_settings(self.folder)
+        except BadInput:
+            return None
+
+    @property
     def judged_part(self) -> str:
         """The part of the samples that its rounds are judged on, "test" or "validation" (`evaluate.on`)."""
-        try:
-            return str(flatten_settings(run_status.read_settings(self.folder)).get("evaluate.on", "test"))
-        except BadInput:
-            return "test"
+        return str(flatten_settings(self.settings or {}).get("evaluate.on", "test"))
 
     @cached_property
     def data_settings(self) -> JsonObject:
         """The settings that say which samples each client has; {} if they cannot be read."""
-        try:
-            return {name: value for name, value in flatten_settings(run_status.read_settings(self.folder)).items()
-                    if name.startswith("data.") and name not in WHERE_DATA_LIE}
-        except BadInput:
-            return {}
+        return {name: value for name, value in flatten_settings(self.settings or {}).items()
+                if name.startswith("data.") and name not in WHERE_DATA_LIE}
 
     @cached_property
     def last_measures(self) -> np.ndarray | None:
         """The clients' accuracies, or errors, (clients,) at the end of a finished run; nan for attackers and clients
         without test samples. None if the run is not finished, or its history or settings cannot be read."""
         rounds = self.history.get(find_task(self.history).measure, ())
-        if not self.outcome.result or not len(rounds):
+        if not self.outcome.result or not len(rounds) or self.settings is None:
             return None
         values = np.array(rounds[-1], float)
         try:
-            attack = read_attack(run_status.read_settings(self.folder))
+            attack = read_attack(self.settings)
             values[choose_attackers(attack, len(values), self.seed)] = np.nan
         except BadInput:
             return None
@@ -116,9 +118,11 @@ class ReportRun:
     def federation(self) -> Federation | None:
         """Its federation; None if that is not on this machine."""
         from fedmpi.data.federation import find_federation
+        if self.settings is None:
+            return None
         with registry.refuse_own_code(but=self.own_code):
             try:
-                settings = schema.resolve(run_status.read_settings(self.folder))
+                settings = schema.resolve(self.settings)
                 return find_federation(settings.data, settings.seed)
             # The run is of another version of fedmpi, names code that is not built in, or has written nothing yet.
             except BadInput:

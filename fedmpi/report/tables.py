@@ -127,10 +127,9 @@ class Table(NamedTuple):
     def notes(self) -> list[str]:
         """Return the lines below the table."""
         told = [f"{row} (of {base})" for row, base in self.variants.items()]
-        longer = [row if column == "result" else f"{row} ({column})" for (row, column), cell in self.cells.items()
-                  if cell.longer]
-        without = [row if column == "result" else f"{row} ({column})" for (row, column), cell in self.cells.items()
-                   if cell.undefined]
+        names = {(row, column): row if column == "result" else f"{row} ({column})" for row, column in self.cells}
+        longer = [names[place] for place, cell in self.cells.items() if cell.longer]
+        without = [names[place] for place, cell in self.cells.items() if cell.undefined]
         return [*steps.list_notes(self), *[LENGTH_EXPLAINED] * bool(self.measured),
                 *[f"‡ {LONGER}: {', '.join(longer)}"] * bool(longer),
                 *[f"§ {UNDEFINED}: {', '.join(without)}"] * bool(without),
