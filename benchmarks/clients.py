@@ -12,7 +12,10 @@ from benchmarks.synthetic import SHAPES, Synthetic
 
 def measure(world, few=100, many=10_000, participants=50, model="cnn4", shape="cifar10", samples=20, method="fedmhc",
             repeats=3) -> dict | None:
-    """Return rank 0's table; the ratio is the seconds of a round among `many` clients over those among `few`."""
+    """Return rank 0's table; the ratio is the seconds of a round among `many` clients over those among `few`.
+
+    The same participants, equally many of each worker, train in all rounds, and the first one, which is not counted,
+    makes their samples."""
     pixels, classes = SHAPES[shape]
     rigs, rows = [], []
     for clients in (few, many):
@@ -21,7 +24,10 @@ def measure(world, few=100, many=10_000, participants=50, model="cnn4", shape="c
                         {"model": model, "method": method}))
         rigs[-1].started = time.perf_counter() - begin
     for repeat in range(repeats + 1):
-        seconds = [rig.round(repeat, participants / len(rig.parts.federation.sizes)) for rig in rigs]
+        # Each of the two is first in every other repeat.
+        order = rigs[::-1] if repeat % 2 else rigs
+        spent = {id(rig): rig.round(repeat, ids=choose_evenly(rig.parts.pool.homes, participants)) for rig in order}
+        seconds = [spent[id(rig)] for rig in rigs]
         peak = world.gather(np.array([resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20]),
                             np.ones(world.size, np.int64))
         if repeat and world.rank == 0:
@@ -31,3 +37,15 @@ def measure(world, few=100, many=10_000, participants=50, model="cnn4", shape="c
         "benchmark": "clients", "few": few, "many": many, "participants": participants, "model": model,
         "method": method, "ranks": world.size, "start_few_seconds": rigs[0].started,
         "start_many_seconds": rigs[1].started, "ratio": float(np.median([r["ratio"] for r in rows])), "rows": rows}
+
+
+def choose_evenly(homes: np.ndarray, participants: int) -> np.ndarray:
+    """Return clients, ascending, of which every rank that hosts some has equally many, or one more.
+
+    Args:
+        homes: the rank that hosts each client, (N,)"""
+    place = np.empty(len(homes), np.int64)
+    for rank in np.unique(homes):
+        own = np.flatnonzero(homes == rank)
+        place[own] = np.arange(len(own))
+    return np.sort(np.argsort(place, kind="stable")[:participants])

@@ -70,7 +70,7 @@ def measured(world, turn, rounds: int, warm: int = 0) -> np.ndarray:
     spent = []
     for t in range(-warm, rounds):
         # All start together.
-        world.gather(np.zeros(1), np.ones(world.size, np.int64))
+        world.barrier()
         stamps = [(time.perf_counter(), time.process_time())]
         stamps += [(time.perf_counter(), time.process_time()) for _ in turn(t)]
         every = world.gather(np.diff(stamps, axis=0)[None], np.ones(world.size, np.int64))

@@ -7,6 +7,7 @@ import numpy as np
 
 from benchmarks.rig import Rig
 from benchmarks.synthetic import Synthetic
+from fedmpi.errors import BadInput
 from fedmpi.memory_check import refuse_larger
 
 # So many copies of the parameters are in memory at once.
@@ -17,6 +18,9 @@ def measure(world, parameters=1_000_000, clients=100, repeats=10) -> dict | None
     """Return rank 0's table: seconds and MiB of a round in which clients send back what they received.
 
     The ratio is a round's seconds over those of one copy in memory of the bytes that the server sends and receives."""
+    if world.size < 2:
+        raise BadInput("collectives measures what ranks send each other, and there is one; start it with mpiexec -n 3 "
+                       "python -m benchmarks collectives")
     refuse_larger(VECTORS * 4 * parameters, f"parameters = {parameters}: these vectors", "choose fewer")
     features = max(1, parameters // 20 - 11)
     rig = Rig(world, Synthetic((features,), 10, np.ones(clients, np.int64), tests=0), {

@@ -4,19 +4,27 @@ from __future__ import annotations
 import importlib
 import inspect
 import json
+import os
+import platform
+import re
+import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+import torch
+
 from benchmarks.plot import plot
 from benchmarks.synthetic import SHAPES
+from fedmpi import __version__
 from fedmpi.config.load import parse_yaml
 from fedmpi.errors import BAD_INPUT, BadInput, FedmpiError
 
 NAMES = ("overhead", "engines", "collectives", "cohort", "scaling", "clustering", "similarity", "clients", "traffic",
          "exactness", "reading", "training")
-
-
+ROOT = Path(__file__).resolve().parents[1]
 LARGEST = 10 ** 9
 PICTURES = (".png", ".svg", ".pdf")
 # Whole numbers must be 1 or more, except these. `largest` starts at 100, the fewest clients that are measured.
@@ -41,6 +49,7 @@ def run_benchmark(name: str, settings: list[str], json_path: str | None, picture
         # Perhaps only this rank raises this error, so it ends the others too.
         world.fail(f"benchmarks: {error}", error.code)
     if world.rank == 0:
+        found |= {"machine": describe_machine(world.library)}
         print(format_table(found))
         if json_path:
             with open(json_path, "w") as file:
@@ -83,7 +92,8 @@ def find_benchmark(name: str, settings: list[str]) -> tuple[Callable[..., dict |
             raise BadInput(f"{key} = {value}: should be of type {kind}, as the default {defaults[key]!r} is")
         refuse_value(key, chosen[key])
     values = defaults | chosen
-    if "participants" in values and values["participants"] > (most := values.get("few", values.get("clients"))):
+    most = min(values[key] for key in ("few", "many", "clients") if key in values) if "participants" in values else 0
+    if "participants" in values and values["participants"] > most:
         raise BadInput(f"participants = {values['participants']}: there are {most} clients; choose as many or fewer")
     return measure, chosen
 
@@ -100,8 +110,29 @@ def refuse_value(key: str, value: object) -> None:
 def format_table(found: dict) -> str:
     """Format a benchmark's figures as text."""
     rows = found["rows"]
-    facts = {key: value for key, value in found.items() if key not in ("rows", "ratio", "notes")}
+    facts = {key: value for key, value in found.items() if key not in ("rows", "ratio", "notes", "machine")}
     lines = [", ".join(f"{k} {v:.5g}" if isinstance(v, float) else f"{k} {v}" for k, v in facts.items()),
              "  ".join(f"{k:>22s}" for k in rows[0])]
     lines += ["  ".join(f"{v:22.5g}" if isinstance(v, float) else f"{v!s:>22s}" for v in row.values()) for row in rows]
-    return "\n".join([*lines, f"ratio (median) {found['ratio']:.4g}", *found.get("notes", [])])
+    several = [row["ratio"] for row in rows if "ratio" in row and "who" not in row]
+    how = f"ratio (median) {found['ratio']:.4g}, from {min(several):.4g} to {max(several):.4g}" if several else (
+        f"ratio {found['ratio']:.4g}")
+    return "\n".join([*lines, how, *found.get("notes", [])])
+
+
+def describe_machine(library: str) -> dict:
+    """Return what figures of another machine or day have to be compared with."""
+    model = re.search(r"^model name\s*: (.*)", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    return {"processor": model[1] if model else platform.machine(), "cores": len(os.sched_getaffinity(0)),
+            "load": os.getloadavg()[0], "mpi": library, "python": platform.python_version(),
+            "torch": torch.__version__, "numpy": np.__version__, "fedmpi": __version__, "commit": find_commit(),
+            "when": time.strftime("%Y-%m-%d %H:%M:%S %z")}
+
+
+def find_commit() -> str:
+    """Return the commit of the checkout; without git the value of FEDMPI_COMMIT."""
+    try:
+        done = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
+    except OSError:
+        done = None
+    return done.stdout.strip() if done and done.returncode == 0 else os.environ.get("FEDMPI_COMMIT", "")

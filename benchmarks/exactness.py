@@ -27,8 +27,13 @@ def measure(world, model="cnn4", shape="cifar100", clients=20, samples=200, batc
     for pair in range(pairs + 1):
         # Each of the two is first in every other pair.
         order = HOW[::-1] if pair % 2 else HOW
-        rounds = {how: spent(world, lambda t=pair: rig.round(t)) for how in order if use(rig, how)}
-        steps = {how: spent(world, lambda: repeat(rig.step, sums)) / sums for how in order if use(rig, how)}
+        rounds, steps = {}, {}
+        for how in order:
+            use(rig, how)
+            rounds[how] = spent(world, lambda t=pair: rig.round(t))
+        for how in order:
+            use(rig, how)
+            steps[how] = spent(world, lambda: repeat(rig.step, sums)) / sums
         # The first pair warms up.
         if pair and world.rank == 0:
             rows.append({"round_exact": rounds["exact"], "round_float32": rounds["float32"],
@@ -43,10 +48,9 @@ def measure(world, model="cnn4", shape="cifar100", clients=20, samples=200, batc
             "notes": [f"of whole rounds, in which training varies too: {whole:.4g}"]}
 
 
-def use(rig: Rig, how: str) -> Rig:
+def use(rig: Rig, how: str) -> None:
     """Set how a rig sums from now on. Two rigs would lie at other places in memory, which costs more than sums do."""
     rig.config = rig.parts.pool.hosted.config = replace(rig.config, server=replace(rig.config.server, reduce=how))
-    return rig
 
 
 def repeat(work, times: int) -> None:
@@ -57,7 +61,7 @@ def repeat(work, times: int) -> None:
 def spent(world, work) -> float:
     """Return the CPU seconds of all ranks in work(), at rank 0."""
     # All start together.
-    world.gather(np.zeros(1), np.ones(world.size, np.int64))
+    world.barrier()
     begin = time.process_time()
     work()
     mine = np.array([time.process_time() - begin])

@@ -14,7 +14,6 @@ import argparse
 import dataclasses
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -66,6 +65,7 @@ def parse(words: list[str] | None, parts: list[str]) -> argparse.Namespace:
 def take(given: argparse.Namespace) -> int:
     """Take the steps of a part and print the table."""
     begin = time.monotonic()
+    from benchmarks.command import find_commit
     from benchmarks.gpu import plan
     from benchmarks.gpu.day import Day
     from fedmpi.report.gpu_tables import format_tables
@@ -76,7 +76,7 @@ def take(given: argparse.Namespace) -> int:
         steps = [dataclasses.replace(step, limit_s=TRIAL_TIMES * step.limit_s, silent_s=TRIAL_TIMES * step.silent_s)
                  for step in steps]
     plan.preload(given.device)
-    head = {"when": time.strftime("%Y-%m-%d %H:%M:%S %z"), "commit": commit(), "device": given.device,
+    head = {"when": time.strftime("%Y-%m-%d %H:%M:%S %z"), "commit": find_commit(), "device": given.device,
             "small": given.small}
     book = Day(given.part, steps, given.out, given.budget - (time.monotonic() - begin), given.device, given.small,
                head).go()
@@ -103,15 +103,6 @@ def name_steps(_given: argparse.Namespace) -> int:
         for step in steps:
             print(f"{part:12} {step.name:22} {step.limit_s:4.0f} s at most  {plan.summary(step)}")
     return 0
-
-
-def commit() -> str:
-    """Return the commit of the checkout; without git the value of FEDMPI_COMMIT."""
-    try:
-        done = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
-    except OSError:
-        done = None
-    return done.stdout.strip() if done and done.returncode == 0 else os.environ.get("FEDMPI_COMMIT", "")
 
 
 if __name__ == "__main__":

@@ -6,9 +6,10 @@ import numpy as np
 from benchmarks.bare import Bare
 from benchmarks.rig import Rig
 from benchmarks.synthetic import SHAPES, Synthetic
+from fedmpi.ranks import gather_objects
 
 
-def measure(world, model="cnn4", shape="cifar100", clients=20, samples=200, batch=10, engine="loop", method="fedavg",
+def measure(world, model="cnn4", shape="cifar100", clients=20, samples=200, batch=10, engine="loop",
             repeats=5, device="auto", hosts=False) -> dict | None:
     """Return rank 0's table, with the seconds of both, their ratio and steps per second; None on other ranks.
 
@@ -17,7 +18,7 @@ def measure(world, model="cnn4", shape="cifar100", clients=20, samples=200, batc
     pixels, classes = SHAPES[shape]
     sizes = np.full(clients, samples)
     rig = Rig(world, Synthetic(pixels, classes, sizes), {
-        "model": model, "method": method, "train": {"batch": batch}, "engine": engine, "device": device,
+        "model": model, "method": "fedavg", "train": {"batch": batch}, "engine": engine, "device": device,
         "server": {"hosts_clients": hosts}})
     group = rig.parts.pool.hosted
     own = [rig.parts.federation.client(c)[:2] for c in group.clients]
@@ -30,8 +31,10 @@ def measure(world, model="cnn4", shape="cifar100", clients=20, samples=200, batc
         if repeat and world.rank == 0:
             rows.append({"bare_seconds": slowest, "round_seconds": seconds, "ratio": seconds / slowest,
                          "bare_steps_per_second": steps / slowest, "steps_per_second": steps / seconds})
+    # With a GPU, rank 0 may have none.
+    devices = gather_objects(world, str(group.device))
     if world.rank:
         return None
     return {"benchmark": "overhead", "model": model, "shape": shape, "clients": clients, "samples": samples,
-            "batch": batch, "engine": engine, "method": method, "ranks": world.size, "device": str(group.device),
+            "batch": batch, "engine": engine, "method": "fedavg", "ranks": world.size, "device": devices[-1],
             "ratio": float(np.median([r["ratio"] for r in rows])), "rows": rows}

@@ -1,6 +1,7 @@
 """Draw a benchmark's figures: seconds or rates on the left, the ratio on the right."""
 from __future__ import annotations
 
+from itertools import cycle
 from pathlib import Path
 
 from fedmpi import registry
@@ -24,11 +25,11 @@ def plot(found: dict, path: str | Path) -> None:
     # None: repeats
     across = "clients" if "clients" in rows[0] else None
     x = [row[across] for row in rows] if across else list(range(1, len(rows) + 1))
-    seconds = [k for k in rows[0] if k.endswith("seconds")]
+    seconds = [k for k in rows[0] if k.endswith("seconds") or k.startswith(("round_", "step_"))]
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(9, 3.2), layout="constrained")
-    for name, marker in zip(seconds, "osv^", strict=False):
+    for name, marker in zip(seconds, cycle("osv^D*")):
         left.plot(x, [row[name] for row in rows], marker=marker, label=name.replace("_", " "))
-    left.set(ylabel="seconds", ylim=(0, None))
+    left.set(ylabel=found.get("unit", "seconds"), ylim=(0, None))
     left.legend(frameon=False)
     if "ratio" in rows[0]:
         right.plot(x, [row["ratio"] for row in rows], "ko-")
@@ -51,7 +52,7 @@ def compare(pyplot, found: dict, path: str | Path) -> None:
     figure, three = pyplot.subplots(1, 3, figsize=(10, 3.2), layout="constrained")
     labels = {"seconds": "server's seconds", "multiply_adds": "server's multiply-adds",
               "moved_mib": "MiB down and up, all clients"}
-    for name, marker in zip(dict.fromkeys(row["similarity"] for row in found["rows"]), "osv^", strict=False):
+    for name, marker in zip(dict.fromkeys(row["similarity"] for row in found["rows"]), cycle("osv^D*")):
         rows = [row for row in found["rows"] if row["similarity"] == name]
         title = f"{name} ({registry.find_class('methods', rows[0]['method']).title})"
         for axes, (key, label) in zip(three, labels.items(), strict=True):

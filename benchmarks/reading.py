@@ -11,14 +11,17 @@ from benchmarks.rig import Rig
 from benchmarks.synthetic import SHAPES
 from fedmpi.config.schema import resolve
 from fedmpi.data.federation import Federation, prepare_federation
+from fedmpi.errors import BadInput
 from fedmpi.storage import seal
 
 
 def measure(world, model="cnn4", shape="cifar100", clients=20, samples=250, repeats=3) -> dict | None:
     """Return rank 0's table: CPU seconds of hashes in a first round, in which clients train and are evaluated.
 
-    The ratio is their share of rank 0's CPU seconds in that round. Start this benchmark without a launcher, so that
-    rank 0 hosts all clients."""
+    The ratio is their share of rank 0's CPU seconds in that round, so rank 0 has to host all clients."""
+    if world.size > 1:
+        raise BadInput("reading measures a rank that hosts all clients; start it without a launcher: python -m "
+                       "benchmarks reading")
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         settings = write_federation(folder, shape, clients, samples) | {"model": model}
@@ -31,7 +34,7 @@ def measure(world, model="cnn4", shape="cifar100", clients=20, samples=250, repe
                 rig.judge(0)
                 seconds = time.process_time() - begin
             rows.append({"round_cpu_seconds": seconds, "hash_cpu_seconds": spent[0], "ratio": spent[0] / seconds})
-    return None if world.rank else {
+    return {
         "benchmark": "reading", "model": model, "shape": shape, "clients": clients, "samples": samples,
         "median_cpu_seconds": float(np.median([r["round_cpu_seconds"] for r in rows])),
         "ratio": float(np.median([r["ratio"] for r in rows])), "rows": rows}

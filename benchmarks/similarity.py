@@ -21,8 +21,9 @@ SHAPE, CLASSES = (28, 28, 1), 10
 def measure(world, model="lenet5", components=50, largest=1000, repeats=3) -> dict | None:
     """Return rank 0's table of multiply-adds, seconds and MiB down and up.
 
-    N = largest / 10 and N = largest clients take part, in K = N / 10 clusters. The ratio is the seconds of low-rank
-    images over those of cosines of whole models, for the larger N."""
+    `clients_multiply_adds` are those of the clients' images M omega, and `once_mib` is M, which every client receives
+    once in a run. N = largest / 10 and N = largest clients take part, in K = N / 10 clusters. The ratio is the seconds
+    of low-rank images over those of cosines of whole models, for the larger N."""
     if world.rank:
         return None
     network = build_model(registry.find_class("models", model)(), SHAPE, BYTES, CLASSES, 0)
@@ -36,7 +37,9 @@ def measure(world, model="lenet5", components=50, largest=1000, repeats=3) -> di
             seconds = spent(n, n // 10, length, repeats, decide) if decide else 0.
             rows.append({"similarity": how, "method": method, "clients": n, "clusters": n // 10,
                          "multiply_adds": count_multiply_adds(n, n // 10, length), "seconds": seconds,
-                         "moved_mib": n * ledger(method, network, SHAPE, n // 10, **settings) / 2**20})
+                         "clients_multiply_adds": n * components * network.size if method == "lcfed" else 0,
+                         "moved_mib": n * ledger(method, network, SHAPE, n // 10, **settings) / 2**20,
+                         "once_mib": n * 4 * components * network.size / 2**20 if method == "lcfed" else 0.})
     return {"benchmark": "similarity", "parameters": network.size, "components": components, "rows": rows,
             "ratio": rows[4]["seconds"] / rows[5]["seconds"]}
 

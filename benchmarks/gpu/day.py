@@ -21,6 +21,7 @@ from pathlib import Path
 
 from benchmarks.gpu import book
 from benchmarks.gpu.notes import Notes, Options, read
+from fedmpi.errors import BadInput
 from fedmpi.report import gpu_day
 
 # A variable in the environment of every program that a step starts.
@@ -64,6 +65,10 @@ class Day:
         self.device, self.small = device, small
         to.mkdir(parents=True, exist_ok=True)
         self.book = gpu_day.load_book(self.path) if self.path.exists() else gpu_day.make_blank_book(**head)
+        for key in ("device", "small"):
+            if self.book[key] != head[key]:
+                raise BadInput(f"{self.path} is of a day with {key} {self.book[key]}, and this one has {head[key]}; "
+                               "give another folder with --out")
         self.book |= head
 
     def go(self) -> dict:
@@ -86,23 +91,30 @@ class Day:
                 self.close(step, False, 0., why)
             return
         gpu_day.strike_step(self.book, step.name)
+        if step.name in gpu_day.FACTS_OF_ONE_STEP:
+            self.book[step.name] = gpu_day.make_blank_book()[step.name]
         print(f"{step.name} ...", flush=True)
         notes, deadline, ends = options.work / f"{step.name}.jsonl", begin + min(step.limit_s, left), []
-        for _ in range(TRIES):
-            cases = len(named(notes, "case"))
-            why = Try(self, step, options, notes, deadline).watch()
-            ends += [why] if why else []
-            went_on = len(named(notes, "case")) > cases
-            if not why or not went_on or deadline - time.monotonic() < step.needs_s / 2:
-                break
-            book.note(self.book, step.name, "lost", {"case": named(notes, "case")[-1], "why": why})
+        try:
+            for _ in range(TRIES):
+                cases = len(named(notes, "case"))
+                why = Try(self, step, options, notes, deadline).watch()
+                ends += [why] if why else []
+                went_on = len(named(notes, "case")) > cases
+                if not why or not went_on or deadline - time.monotonic() < step.needs_s / 2:
+                    break
+                book.note(self.book, step.name, "lost", {"case": named(notes, "case")[-1], "why": why})
+        except BaseException as error:
+            self.close(step, False, time.monotonic() - begin, "; ".join([*ends, f"the day ended: {name_end(error)}"]))
+            raise
         ends += [f"there was no time for {late}" for late in named(notes, "late")]
         self.close(step, not ends, time.monotonic() - begin, "; ".join(ends))
 
     def close(self, step: Step, ok: bool, seconds: float, why: str) -> None:
         """Enter how a step ended."""
-        book.note(self.book, step.name, "steps", {"name": step.name, "part": self.part, "ok": ok,
-                                                  "seconds": round(seconds, 1), "why": why})
+        book.note(self.book, step.name, "steps", {
+            "name": step.name, "part": self.part, "ok": ok, "seconds": round(seconds, 1), "why": why,
+            "when": self.book["when"], "commit": self.book["commit"]})
         book.store(self.book, self.path)
         print(f"{step.name}: {'ok' if ok else why}, {seconds:.1f} s", flush=True)
 
@@ -113,6 +125,8 @@ class Try:
     def __init__(self, day: Day, step: Step, options: Options, notes: Path, deadline: float):
         self.day, self.step, self.notes, self.deadline, self.mark = day, step, notes, deadline, uuid.uuid4().hex
         self.entered, self.stored, self.news = len(read(notes)), time.monotonic(), time.monotonic()
+        # whether the book has notes that its file lacks
+        self.unstored = False
         context = multiprocessing.get_context("fork")
         self.log = options.work / f"{self.mark}.log"
         self.process = context.Process(target=work, args=(step, options, notes, deadline, self.log, self.mark,
@@ -127,7 +141,7 @@ class Try:
         finally:
             self.kill()
             self.keep_log()
-        self.enter()
+            self.enter()
         code = self.process.exitcode
         if not why and code:
             how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
@@ -157,10 +171,11 @@ class Try:
         for line in lines[self.entered:]:
             if "section" in line:
                 book.note(self.day.book, self.step.name, line["section"], line["values"])
-        if len(lines) > self.entered and time.monotonic() - self.stored > STORE_S:
-            book.store(self.day.book, self.day.path)
-            self.stored = time.monotonic()
+        self.unstored |= len(lines) > self.entered
         self.entered = len(lines)
+        if self.unstored and time.monotonic() - self.stored > STORE_S:
+            book.store(self.day.book, self.day.path)
+            self.stored, self.unstored = time.monotonic(), False
 
     def keep_log(self) -> None:
         """Append what the process printed to the day's log."""
@@ -227,6 +242,10 @@ def marked(mark: str) -> list[int]:
             if f"{MARK}={mark}".encode() in (path / "environ").read_bytes():
                 found.append(int(path.name))
     return found
+
+
+def name_end(error: BaseException) -> str:
+    return "asked to stop" if isinstance(error, SystemExit | KeyboardInterrupt) else f"{type(error).__name__}: {error}"
 
 
 def named(notes: Path, key: str) -> list[str]:

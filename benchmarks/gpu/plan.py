@@ -5,12 +5,16 @@ a step that uses its whole limit takes time from the last ones."""
 from __future__ import annotations
 
 import importlib
+import subprocess
+import sys
 from pathlib import Path
 
 from benchmarks.gpu.day import Step
 from fedmpi.errors import BadInput
 
 HERE = "benchmarks.gpu.steps_"
+# A process that has started CUDA cannot be forked for the steps, so another one looks for a GPU.
+FINDS_GPU = "import sys, torch; sys.exit(not torch.cuda.is_available())"
 
 
 def make(name: str, call: str, limit_s: float, *words: str, **more) -> Step:
@@ -76,12 +80,15 @@ def chosen(part: str, only: str) -> list[Step]:
 
 
 def preload(device: str) -> None:
-    """Import what all steps need, once, without starting CUDA. Raises BadInput if PyTorch was built without CUDA."""
+    """Import what all steps need, once, without starting CUDA. Raises BadInput if there is no CUDA, or no GPU."""
     import torch
     for path in sorted(Path(__file__).parent.glob("steps_*.py")):
         importlib.import_module(f"benchmarks.gpu.{path.stem}")
     if device == "cuda" and not torch.backends.cuda.is_built():
         raise BadInput("--device cuda: this PyTorch was built without CUDA; install one with it, or try --device cpu")
+    if device == "cuda" and subprocess.run([sys.executable, "-c", FINDS_GPU]).returncode:
+        raise BadInput("--device cuda: PyTorch finds no GPU on this machine; see whether nvidia-smi does, or try "
+                       "--device cpu")
 
 
 def summary(step: Step) -> str:

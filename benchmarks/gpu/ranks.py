@@ -1,4 +1,4 @@
-"""Time a reduction and a broadcast of numbers in a GPU's memory, for each way to hand them to MPI.
+"""Time a sum and a broadcast of numbers in a GPU's memory, for each way to hand them to fedmpi's transport.
 
     mpiexec -n RANKS python -m benchmarks.gpu.ranks DEVICE NUMBERS
 
@@ -12,29 +12,34 @@ import time
 import numpy as np
 import torch
 
+from benchmarks.gpu.clock import wait
 from fedmpi.comm.gpu_staging import is_cuda_aware
+from fedmpi.comm.mpi_world import open_world
 
+# after one that warms up
 REPEATS = 7
 
 
 def main(device: str, numbers: int) -> None:
+    world = open_world()
     from mpi4py import MPI
-    world, lead = MPI.COMM_WORLD, MPI.COMM_WORLD.rank == 0
     source = torch.arange(numbers, device=device)
-    target = np.empty(numbers, np.int64) if lead else None
 
     def staged(pinned: bool):
         host = torch.empty(numbers, dtype=torch.int64, pin_memory=pinned and device == "cuda").copy_(source)
-        world.Reduce(host.numpy(), target)
+        world.reduce(host.numpy())
 
     def direct():
+        # The sum is made in place.
+        copy = source.clone()
         torch.cuda.synchronize()
-        world.Reduce(source, torch.empty_like(source) if lead else None)
+        world.reduce(copy)
 
     def broadcast():
         buffer = source.cpu().numpy()
-        world.Bcast(buffer)
+        world.broadcast(buffer)
         torch.from_numpy(buffer).to(device)
+        wait(device)
     ways = {"reduce from pinned memory": lambda: staged(True), "reduce from pageable memory": lambda: staged(False),
             "broadcast and copy": broadcast}
     if device == "cuda" and is_cuda_aware(MPI):
@@ -42,13 +47,15 @@ def main(device: str, numbers: int) -> None:
     for name, way in ways.items():
         spent = []
         for _ in range(REPEATS + 1):
-            world.Barrier()
+            world.barrier()
             begin = time.perf_counter()
             way()
-            world.Barrier()
+            world.barrier()
             spent.append(time.perf_counter() - begin)
-        if lead:
-            print(json.dumps({"what": name, "ms": 1e3 * float(np.median(spent[1:])), "error": ""}), flush=True)
+        if world.rank == 0:
+            print(json.dumps({"what": f"{name}, {numbers:,} numbers", "ms": 1e3 * float(np.median(spent[1:])),
+                              "error": ""}), flush=True)
+    world.close()
 
 
 if __name__ == "__main__":

@@ -30,8 +30,7 @@ def digests(notes: Notes, mark: str) -> None:
     options, ways = notes.options, []
     for model in options.pick(("mlp", "tiny", "fasttext"), ("tiny",)):
         ways += [(model, "loop", {}), (model, "loop", {"again": 1}), (model, "vmap", {}), (model, "vmap", {"again": 1}),
-                 (model, "vmap", {"graphs": "on"}), (model, "vmap", {"graphs": "on", "again": 1}),
-                 (model, "loop", {"flags": 1}), (model, "vmap", {"flags": 1})]
+                 (model, "vmap", {"graphs": "on"}), (model, "vmap", {"graphs": "on", "again": 1})]
         ways += [(model, "vmap", {"unfolded": which}) for which in ("none", "all") if model == "tiny"]
         ways += [(model, "vmap", {"chunk": width, "unfolded": "none"}) for width in options.pick(WIDTHS, (8, 4))]
     for model, engine, words in notes.cases(ways):
@@ -41,21 +40,13 @@ def digests(notes: Notes, mark: str) -> None:
 
 
 def digest(notes: Notes, model: str, engine: str, words: dict) -> str:
-    """Return the digest of a run in one way. `flags` turns on PyTorch's deterministic algorithms."""
+    """Return the digest of a run in one way."""
     sizes = notes.options.pick([2 + i % 7 for i in range(CLIENTS)], [12, 5, 9, 11, 3, 8, 7, 6])
     made = lab("fedavg", model, notes.options.device, sizes=sizes)
     forced = {key: words[key] for key in ("graphs", "chunk") if key in words}
     if engine == "vmap" and words.get("unfolded"):
         forced["unfolded"] = convolutions_of(made) if words["unfolded"] == "all" else []
-    made.take(engine, **forced)
-    try:
-        if words.get("flags"):
-            torch.backends.cudnn.deterministic = True
-            torch.set_deterministic_debug_mode("warn")
-        return made.go(2).digest()
-    finally:
-        torch.backends.cudnn.deterministic = False
-        torch.set_deterministic_debug_mode("default")
+    return made.take(engine, **forced).go(2).digest()
 
 
 def note_kernels(notes: Notes) -> None:

@@ -145,7 +145,7 @@ def time_collectives(notes: Notes) -> None:
     options = notes.options
     for ranks in notes.cases(options.pick((2, 5), (2,))):
         said, error = notes.attempt(finish, notes, ranks, [
-            sys.executable, "-m", "benchmarks.gpu.ranks", options.device, str(options.pick(3_500_000, 10_000))])
+            sys.executable, "-m", "benchmarks.gpu.ranks", options.device, str(options.pick(878_538, 10_000))])
         found = [json.loads(line) for line in (said or "").splitlines() if line.startswith("{")]
         for row in found or [{"what": "collectives", "ms": None, "error": error}]:
             notes.put("sums", **{"error": "", **row, "clients": ranks, "what": f"{row['what']}, {ranks} ranks"})

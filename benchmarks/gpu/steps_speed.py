@@ -66,6 +66,9 @@ class Row:
         device, federation = self.notes.options.device, federation_of(self.shape, clients, each)
         lab = make(federation, "cpu", self.model, "float32")
         precision.set_precision(self.how)
+        # A Lab on a GPU has switched these on for the whole process.
+        torch.backends.cudnn.deterministic = False
+        torch.set_deterministic_debug_mode("default")
         if default:
             # PyTorch's default
             torch.backends.cudnn.allow_tf32 = True

@@ -30,6 +30,8 @@ BOOK_ROWS = {
 FACTS: dict[str, tuple[str, ...]] = {
     "machine": (), "ceilings": (), "bits": ("digests", "kernels"), "capture": (),
     "round": ("ms", "kernels_ms", "syncs")}
+# sections that the step of the same name writes alone: taken again, it begins them anew
+FACTS_OF_ONE_STEP = ("round",)
 
 
 def make_blank_book(**head: object) -> JsonObject:

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 
 def note_one(notes):
@@ -37,6 +38,16 @@ def talk_for_ever(notes):
     while True:
         notes.put("ceilings", last=time.monotonic())
         time.sleep(.05)
+
+
+def note_and_hang(notes, told):
+    note_one(notes)
+    Path(told).touch()
+    hang()
+
+
+def note_round(notes, kernel):
+    notes.put("round", kernels_ms={kernel: 1.})
 
 
 def leave_a_child(notes):

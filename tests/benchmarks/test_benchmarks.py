@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from matplotlib import image
 
-from benchmarks import command
+from benchmarks import command, plot
+from benchmarks.clients import choose_evenly
 from tests import forked
 
 SMALL = {
@@ -23,6 +24,10 @@ SMALL = {
     "exactness": ["model=mlp", "shape=digits", "clients=3", "samples=11", "pairs=1"],
     "reading": ["model=mlp", "shape=digits", "clients=3", "samples=11", "repeats=1"],
     "training": ["model=mlp", "shape=mnist", "clients=3", "samples=11", "repeats=1"]}
+# They need ranks beside the server's.
+SEVERAL_RANKS = ("scaling", "collectives")
+# those whose rows are repeats
+MEDIANS = ("overhead", "engines", "collectives", "scaling", "clients", "exactness", "reading", "training")
 
 
 def test_every_benchmark_is_tried_here():
@@ -32,13 +37,50 @@ def test_every_benchmark_is_tried_here():
 @pytest.mark.slow("every benchmark")
 @pytest.mark.parametrize("name", SMALL)
 def test_figures_table_and_picture(name, tmp_path, capsys):
-    assert command.run_benchmark(name, SMALL[name], str(tmp_path / "f.json"), str(tmp_path / "f.png")) == 0
+    if name in SEVERAL_RANKS:
+        done = forked.run(3, "benchmarks", name, *SMALL[name], "--json", str(tmp_path / "f.json"), "--plot",
+                          str(tmp_path / "f.png"))
+        code, said = done.returncode, done.stdout
+    else:
+        code = command.run_benchmark(name, SMALL[name], str(tmp_path / "f.json"), str(tmp_path / "f.png"))
+        said = capsys.readouterr().out
+    assert code == 0
     found = json.loads((tmp_path / "f.json").read_text())
     assert found["benchmark"] == name and found["rows"]
     # Hashing so few samples may take less than one tick of the processor's clock.
     assert found["ratio"] > 0 or name == "reading"
-    assert f"ratio (median) {found['ratio']:.4g}" in capsys.readouterr().out
+    assert f"{found['ratio']:.4g}" in said.partition("ratio (median) " if name in MEDIANS else "\nratio ")[2]
+    assert found["machine"]["cores"] >= 1 and found["machine"]["torch"]
     assert image.imread(tmp_path / "f.png").size
+
+
+@pytest.mark.parametrize("keys, axis", [
+    (("sgd_seconds", "momentum_seconds", "adamw_seconds", "clip_seconds", "smoothing_seconds", "augment_seconds"),
+     "seconds"), (("round_exact", "round_float32", "step_exact", "step_float32"), "CPU s")])
+def test_a_picture_has_a_line_for_each_time(monkeypatch, tmp_path, keys, axis):
+    from matplotlib import pyplot
+    drawn = []
+    monkeypatch.setattr(pyplot, "close", drawn.append)
+    plot.plot({"benchmark": "b", "ratio": 1., "rows": [dict.fromkeys(keys, 1.) | {"ratio": 1.}]}
+              | ({"unit": axis} if axis != "seconds" else {}), tmp_path / "f.png")
+    left = drawn[0].axes[0]
+    assert [line.get_label() for line in left.lines] == [key.replace("_", " ") for key in keys]
+    assert left.get_ylabel() == axis
+
+
+def test_participants_are_spread_evenly():
+    homes = np.array([1, 1, 1, 1, 1, 2, 2, 3, 3, 3])
+    chosen = choose_evenly(homes, 6)
+    assert np.bincount(homes[chosen]).tolist() == [0, 2, 2, 2] and (np.diff(chosen) > 0).all()
+    assert np.bincount(homes[choose_evenly(homes, 8)]).tolist() == [0, 3, 2, 3]
+
+
+def test_a_method_that_sends_messages_has_its_rounds():
+    from benchmarks.rig import Rig
+    from benchmarks.synthetic import SHAPES, Synthetic
+    from fedmpi.comm.transport import Solo
+    rig = Rig(Solo(), Synthetic(*SHAPES["digits"], np.full(3, 11)), {"method": "fedamp"})
+    assert rig.round(0) > 0 and rig.round(1) > 0
 
 
 @pytest.mark.parametrize("words, said", [
@@ -49,6 +91,10 @@ def test_figures_table_and_picture(name, tmp_path, capsys):
     (["collectives", "parameters=999999999999"], "should be from 1 to 1,000,000,000"),
     (["overhead", "shape=x"], "shape = x: is not known; there are cifar100"),
     (["cohort", "engines=loop,graphs"], "engines = loop,graphs: 'graphs' is not known; there are loop, vmap"),
+    (["scaling"], "scaling compares several workers with one, and beside rank 0 there are 0; start it with mpiexec"),
+    (["collectives"], "collectives measures what ranks send each other, and there is one; start it with mpiexec"),
+    (["clustering", "largest=900"], "largest = 900: it is compared with 100 clients; choose 1000 or more"),
+    (["clients", "many=5", "participants=10"], "participants = 10: there are 5 clients; choose as many or fewer"),
     (["cohort", "clients=3"], "participants = 50: there are 3 clients"),
     (["training", "--json", "not/there"], "not/there: cannot be written"),
     (["training", "--plot", "x.zzz"], "--plot x.zzz: the name must end with .png, .svg, .pdf")])

@@ -5,10 +5,8 @@ import json
 import multiprocessing
 import os
 import re
-import signal
 import subprocess
 import sys
-import tempfile
 import time
 from importlib import import_module
 from pathlib import Path
@@ -18,51 +16,13 @@ import pytest
 from benchmarks.gpu import book, plan
 from benchmarks.gpu.day import RESERVE_S, Day, Step
 from benchmarks.gpu.notes import SPARE_S, Notes, Options, read
-from benchmarks.gpu_day import end_by_signal, main
+from benchmarks.gpu_day import main
 from fedmpi.errors import BadInput
 from fedmpi.report import gpu_day
+from tests.benchmarks.days import HEAD, PATIENCE_S, ROOT, SHORT_S, alive, day, step, wait_for, whats
 from tests.forked import load
 
 pytestmark = pytest.mark.slow("steps that hang are waited for")
-
-ROOT = Path(__file__).parents[2]
-HEAD = {"when": "today", "commit": "0", "device": "cpu", "small": True}
-# A safety net: waits take about a second.
-PATIENCE_S = 60
-# Time for a step that goes well; on a busy machine it takes more than a second.
-SHORT_S = 3.
-
-
-def step(call: str, *words: str, limit_s=PATIENCE_S, silent_s=PATIENCE_S, needs_s=1.) -> Step:
-    return Step(call, f"tests.benchmarks.planted_steps:{call}", limit_s, silent_s, needs_s, words)
-
-
-def day(to: Path, *steps: Step, budget_s=10 * PATIENCE_S) -> Day:
-    return Day("correctness", list(steps), to, budget_s, "cpu", True, HEAD)
-
-
-def whats(found: dict) -> list[str]:
-    return [row["what"] for row in found["sums"]]
-
-
-def alive(pid: int) -> bool:
-    """Say whether a process exists and is not a zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def wait_for(ready) -> None:
-    last = time.monotonic() + PATIENCE_S
-    while not ready():
-        assert time.monotonic() < last
-        time.sleep(.02)
-
-
-def noted(pid: Path) -> bool:
-    """Say whether a process has written its number; between creation and writing the file is empty."""
-    return pid.exists() and pid.read_text() != ""
 
 
 @pytest.mark.parametrize("end, why", [
@@ -111,28 +71,11 @@ def test_what_a_step_has_started_is_ended_with_it(tmp_path):
     wait_for(lambda: not alive(found["machine"]["child"]) and not alive(found["machine"]["own"]))
 
 
-def test_a_day_that_is_killed_leaves_a_whole_file_and_no_process(tmp_path, monkeypatch):
-    # Temporary files of a killed day stay.
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    process = multiprocessing.get_context("fork").Process(
-        target=day(tmp_path, step("note_one"), step("wait_for_ever")).go)
-    process.start()
-    notes = Path(tmp_path, gpu_day.BOOK_NAME)
-    wait_for(lambda: notes.exists() and json.loads(notes.read_text())["steps"])
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-    wait_for(lambda: children.read_text())
-    own = int(children.read_text().split()[0])
-    process.kill()
-    process.join()
-    found = gpu_day.load_book(tmp_path)
-    assert [row["name"] for row in found["steps"]] == ["note_one"] and whats(found) == ["one"]
-    wait_for(lambda: not alive(own))
-
-
 def test_a_step_that_is_taken_again_takes_the_place_of_its_rows(tmp_path):
     for _ in range(2):
         found = day(tmp_path, step("note_one")).go()
     assert whats(found) == ["one"] and len(found["steps"]) == 1
+    assert (found["steps"][0]["when"], found["steps"][0]["commit"]) == ("today", "0")
 
 
 def test_a_step_that_is_skipped_keeps_what_it_found_before(tmp_path, capsys):
@@ -244,43 +187,25 @@ def test_a_file_in_the_place_of_the_folder_is_one_message(tmp_path, monkeypatch,
     assert capsys.readouterr().err == f"gpu_day: {tmp_path}/file: File exists; give another path\n"
 
 
-@pytest.mark.parametrize("when", ["at once", "while it works"])
-def test_a_day_that_is_asked_to_stop_ends_its_step(tmp_path, when):
-    own = tmp_path / "pid"
-    process = multiprocessing.get_context("fork").Process(target=stopped, args=(tmp_path, own, when))
-    process.start()
-    wait_for(lambda: noted(own))
-    if when == "while it works":
-        process.terminate()
-    process.join(PATIENCE_S)
-    assert process.exitcode == 128 + signal.SIGTERM and not alive(int(own.read_text()))
+def test_a_folder_is_of_one_kind_of_device(tmp_path):
+    day(tmp_path).go()
+    with pytest.raises(BadInput, match="is of a day with device cpu, and this one has cuda; give another folder"):
+        Day("figures", [], tmp_path, 1., "cuda", True, HEAD | {"device": "cuda"})
 
 
-def stopped(to: Path, own: Path, when: str) -> None:
-    """Take a step that hangs; with "at once" the request to stop comes when its process begins."""
-    end_by_signal()
-    os.register_at_fork(after_in_child=lambda: own.write_text(str(os.getpid())))
-    if when == "at once":
-        os.register_at_fork(after_in_parent=lambda: (wait_for(lambda: noted(own)),
-                                                     os.kill(os.getpid(), signal.SIGTERM)))
-    day(to, step("leave_a_child")).go()
+def test_a_round_that_is_profiled_again_leaves_nothing_of_the_first(tmp_path):
+    for kernel in ("first", "second"):
+        found = day(tmp_path, Step("round", "tests.benchmarks.planted_steps:note_round", PATIENCE_S, PATIENCE_S, 1.,
+                                   (kernel,))).go()
+    assert found["round"] == {"ms": {}, "kernels_ms": {"second": 1.}, "syncs": {}}
 
 
-def test_a_step_whose_day_ended_before_it_began_ends(tmp_path):
-    """The kernel kills a step with its day only after the step has asked for that."""
-    pid = tmp_path / "pid"
-
-    def orphan():
-        day_pid = os.getpid()
-        os.register_at_fork(after_in_child=lambda: (pid.write_text(str(os.getpid())),
-                                                    wait_for(lambda: os.getppid() != day_pid)))
-        day(tmp_path, step("wait_for_ever")).go()
-    process = multiprocessing.get_context("fork").Process(target=orphan)
-    process.start()
-    wait_for(lambda: noted(pid))
-    process.kill()
-    process.join()
-    wait_for(lambda: not alive(int(pid.read_text())))
+def test_a_machine_without_a_gpu_is_refused(monkeypatch):
+    import torch
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
+    monkeypatch.setattr(plan, "FINDS_GPU", "raise SystemExit(1)")
+    with pytest.raises(BadInput, match="PyTorch finds no GPU on this machine"):
+        plan.preload("cuda")
 
 
 def test_the_functions_that_are_timed_exist():
