@@ -31,7 +31,7 @@ def suite(tmp_path):
     return Suite(tmp_path, config, Forked(config))
 
 
-@pytest.mark.slow("15 to 20 runs on up to 5 ranks, and their references")
+@pytest.mark.slow("3 to 6 runs of a method on up to 5 ranks, and their references")
 @pytest.mark.parametrize("method", DESIGNS)
 def test_a_run_gives_the_same_bits_however_it_is_decomposed(method, suite):
     found = suite.compare(method, DESIGNS[method])

@@ -248,7 +248,7 @@ ELSEWHERE = {
     "availability.file": "server/test_client_selection.py", "availability.unit": "the same",
     "availability.repeat": "the same", "stragglers.file": "the same",
     "stop.patience": "server/test_early_stopping.py", "stop.on": "server/test_early_stopping.py",
-    "device": "test_roster.py", "threads": "this file", "placement": "clients/test_placement.py"}
+    "device": "test_ranks.py", "threads": "this file", "placement": "clients/test_placement.py"}
 
 
 @pytest.mark.slow("a run for every setting")

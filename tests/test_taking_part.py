@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from fedmpi.commands import planned_time
 from fedmpi.commands.plan import make_plan
 from fedmpi.commands.plan_table import format_plan
 
@@ -142,7 +143,7 @@ def test_a_file_of_speeds_has_a_row_for_everybody(bench, tmp_path, capfd, rows, 
     assert said in capfd.readouterr().err
 
 
-def test_the_plan_draws_as_the_run_does(bench, everything):
+def test_the_plan_draws_as_the_run_does(bench, everything, monkeypatch):
     words = [word for word in everything if "loss" not in word]
     assert bench.lead("planned", *words) == 0
     lines, planned = bench.metrics("planned"), make_plan(bench.config, words, 1)
@@ -152,6 +153,10 @@ def test_the_plan_draws_as_the_run_does(bench, everything):
     in_time = [line["participants"] - len(line["late"]) for line in lines]
     assert p["work_share"] == pytest.approx(
         sum(line["work_share"] * n for line, n in zip(lines, in_time, strict=True)) / sum(in_time))
+    # Of a long run only the first rounds are drawn.
+    monkeypatch.setattr(planned_time, "PLANNED_ROUNDS", 2)
+    assert make_plan(bench.config, words, 1)["participation"]["seconds"] == pytest.approx(
+        lines[1]["simulated_seconds"] * len(lines) / 2)
     text = " ".join(format_plan(planned).split())
     assert "taking part sampling uniform," in text and "simulated a round " in text
     assert "samples a round, if all are available and in time" in text

@@ -249,6 +249,8 @@ def test_a_run_that_ended_early_is_repeated_with_its_rates(tmp_path, cache, caps
 @pytest.mark.parametrize("claimed, code, said", [
     ({}, 0, r"losses that agree within rounding in 2 evaluated rounds \(at most 0e.00 apart\)"),
     ({"round_2": 1.0005}, 0, r"agree within rounding in 2 evaluated rounds \(at most 5e-04 apart\)"),
+    ({"round_2": 1.0009}, 0, r"agree within rounding in 2 evaluated rounds \(at most 9e-04 apart\)"),
+    ({"round_2": 1.0012}, 1, "WRONG: in round 2 the losses are 1e-03 apart; settings, data or code are others"),
     ({"round_2": 1.1}, 1, "WRONG: in round 2 the losses are 9e-02 apart; settings, data or code are others"),
     ({"round_3": 1.1}, 1, "WRONG: in round 3 the losses are 9e-02 apart; in round 2 only 0e.00. Either the code is")])
 def test_another_digest_is_judged_by_the_losses_of_all_rounds(claimed, code, said, edited, tmp_path, capsys):
@@ -289,3 +291,8 @@ def test_the_command_hands_over_its_words(monkeypatch):
     assert invoke(app, ["verify", "--folder", "runs", "--add"]).exit_code == 1
     assert invoke(app, ["verify", "runs/one", "--folder", "runs"]).exit_code == 1
     assert seen == [(".", False), ("runs", True), (Path("runs/one"), "runs", False)]
+
+
+def test_the_readme_shows_a_published_digest():
+    (shown,) = re.findall(r"^digest ([0-9a-f]{16}) ", (ROOT / "README.md").read_text(), re.M)
+    assert shown in {row["hashes"]["quickstart"] for row in verify.read_published_hashes()}

@@ -253,7 +253,7 @@ def test_what_killed_preparations_left_is_removed_and_nothing_else(settings):
     gone = [leave(folder, f"a.h5.{here}-{dead.pid}-1a2b3c4d.tmp"), leave(folder, "a.h5.1a2b3c4d.tmp", 3601),
             leave(folder, "a.h5.0a0b0c0d-1-1a2b3c4d.tmp", 3601)]
     stay = [leave(folder, f"a.h5.{here}-{os.getpid()}-1a2b3c4d.tmp", 9999), leave(folder, "a.h5.1a2b3c4d.tmp2", 9999),
-            leave(folder, "a.h5.0a0b0c0d-1-2a2b3c4d.tmp", 60), leave(folder, "b.h5.notes.txt", 9999)]
+            leave(folder, "a.h5.0a0b0c0d-1-2a2b3c4d.tmp", 3590), leave(folder, "b.h5.notes.txt", 9999)]
     prepare_federation(settings(), 0)
     assert not any(path.exists() for path in gone) and all(path.exists() for path in stay)
 

@@ -201,8 +201,16 @@ def test_a_page_leaves_nothing_unsaid(page):
 def test_links_and_pictures_of_a_page_exist(name):
     """Results among them: a report makes more pictures than are kept, so one is easily forgotten."""
     page = ROOT / name
-    for target in re.findall(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)", page.read_text()):
-        assert (page.parent / target).exists(), target
+    for target, anchor in re.findall(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)", page.read_text()):
+        there = page.parent / target if target else page
+        assert there.exists(), target
+        assert not anchor or anchor in list_anchors(there.read_text()), f"{target}#{anchor}"
+
+
+def list_anchors(text: str) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub makes them."""
+    heads = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S), re.M)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
 
 
 def test_the_readme_links_to_every_page():

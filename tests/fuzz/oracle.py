@@ -82,15 +82,15 @@ def judge_end(case: Case, words: list[str], done: Done, folder: Path) -> str:
         return "code 75 without a reason"
     if done.code not in (0, 1, 2, 75):
         return f"code {done.code}"
-    if done.code == 1 and words[0] not in ANSWERS and not has_begun(done, words, folder):
+    if done.code == 1 and words[0] not in ANSWERS and not has_begun(done, words):
         return f"code 1 before a run has begun: {last_line(done.error)}"
     if done.code and not SAID.search(done.error) and words[0] not in ANSWERS:
         return f"code {done.code} without a message"
     return ""
 
 
-def has_begun(done: Done, words: list[str], folder: Path) -> bool:
-    """Say whether a run had begun: its folder has a log of this start."""
+def has_begun(done: Done, words: list[str]) -> bool:
+    """Say whether a run had begun: it has named its ranks or a round."""
     return words[0] == "run" and (re.search(r"^fedmpi: .*(rank \d+ of \d+ on|round \d+)", done.error, re.M) is not None)
 
 
