@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -204,6 +205,11 @@ def test_it_is_shown_as_an_error(runs, monkeypatch):
     assert found.clients()["mse"].notna().all()
     text = compare_runs(runs.out("fedavg"), runs.out("local"))
     assert "MSE A" in text and f"{fedavg['mse_worst_decile']:.3f}" in text and "accuracy" not in text.split("MSE A")[1]
+    last = [runs.metrics(name)[-1] for name in ("fedavg", "local")]
+    for title, key, unit in (("Gini coefficient of squared errors, %", "mse_gini", 100),
+                             ("variance of squared errors", "mse_variance", 1)):
+        (row,) = re.findall(rf"^{title} +(\S+) +(\S+)$", text, re.M)
+        assert [float(value) for value in row] == pytest.approx([unit * line[key] for line in last], rel=.01)
     shown = show_status(read_status([("a", runs.out("fedavg")), ("b", runs.out("local"))]))
     assert "accuracy or error" in shown and f"{local['mse_mean']:.4g}" in shown
 

@@ -62,19 +62,23 @@ def test_the_time_of_a_round_is_that_of_the_latest_ones(make):
     assert status_of(str(make("a", lines)))[0]["seconds_per_round"] == 1
     assert status_of(str(make("b", lines[:1])))[0]["seconds_per_round"] == 101
     assert status_of(str(make("c", [])))[0]["seconds_per_round"] is None
+    # The latest four of the ten that count took 2 s each.
+    slower = [line | {"seconds": line["seconds"] + max(0, line["round"] - 26)} for line in lines]
+    assert status_of(str(make("d", slower)))[0]["seconds_per_round"] == 1.4
 
 
 def test_states(make, tmp_path):
     make("stopped")
     make("silent", held=True, ago=121)
     make("slow", [{"round": 1, "seconds": 100.}], held=True, ago=499)
+    make("late", [{"round": 1, "seconds": 100.}], held=True, ago=510)
     make("new", [], held=True, ago=9999)
     make("done", result={"rounds": 5, "digest": "ab", "accuracy_mean": .5})
     make("bad", said="job 7: start 1 on n1: c.yaml\nfedmpi: rank 1: no memory\njob 7: ended with code 1, why\n")
     found = {one["run"].rpartition("/")[2]: one for one in status_of(str(tmp_path))}
     assert {name: one["state"] for name, one in found.items()} == {
-        "stopped": "stopped", "silent": "silent", "slow": "running", "new": "running", "done": "finished",
-        "bad": "failed"}
+        "stopped": "stopped", "silent": "silent", "slow": "running", "late": "silent", "new": "running",
+        "done": "finished", "bad": "failed"}
     assert found["bad"]["note"] == "fedmpi: rank 1: no memory"
     assert "no round has ended for 2 min" in found["silent"]["note"] and "log.txt" in found["silent"]["note"]
     assert found["silent"]["seconds_left"] == 8 and found["stopped"]["seconds_left"] is None

@@ -8,6 +8,7 @@ from benchmarks.__main__ import read_words
 from fedmpi.cli import app
 from fedmpi.config.schema import load_config
 from fedmpi.sweeps import job
+from tests.docs.pages import OPEN
 
 # Stands for a word that the reader replaces, see pages.calls.
 PLACE = "1"
@@ -30,7 +31,7 @@ def check(words: list[str]) -> None:
     if PLACE in (found.get("config"), found.get("path"), *(found.get("paths") or [])):
         return
     if "config" in found:
-        load_config(found["config"], [text for text in found["overrides"] or [] if not text.endswith(f"={PLACE}")])
+        load_config(found["config"], [text for text in found["overrides"] or [] if not text.endswith(f"={OPEN}")])
     for path in [found.get("path"), *(found.get("paths") or [])]:
         if path and path.endswith(".yaml"):
             read = job.load_job(path)

@@ -19,6 +19,8 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").g
 FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<text>.*?)^```$", re.M | re.S)
 INLINE = re.compile(r"`((?:[^`\n]*[\s])?(?:fedmpi [a-z]|python -m benchmarks )[^`\n]*)`")
 MARKS = ("cluster", "gpu", "download", "long")
+# Stands for the value of a setting that the reader chooses.
+OPEN = "<chosen by the reader>"
 OPERATORS = {"&&", "||", ";", "|", "&"}
 
 
@@ -61,7 +63,8 @@ def inline(page: Path) -> list[str]:
 
 def calls(line: str) -> list[list[str]]:
     """Return the words after each `fedmpi` of a command line, and `benchmarks` with the words after each
-    `python -m benchmarks`. Words in capitals, which the reader replaces, become 1."""
+    `python -m benchmarks`. Words in capitals, which the reader replaces, become 1, and values of
+    settings in capitals become OPEN."""
     lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
     lexer.whitespace_split = True
     found, words = [], []
@@ -71,6 +74,7 @@ def calls(line: str) -> list[list[str]]:
             continue
         if "fedmpi" in words or "benchmarks" in words:
             begin = words.index("fedmpi") + 1 if "fedmpi" in words else words.index("benchmarks")
-            found.append([re.sub(r"(^|=)[A-Z]+$", r"\g<1>1", word) for word in words[begin:]])
+            found.append([re.sub(r"^[A-Z]+$", "1", re.sub(r"^(-.*=)[A-Z]+$", r"\g<1>1", re.sub(
+                r"^([^-].*=)[A-Z]+$", rf"\g<1>{OPEN}", word))) for word in words[begin:]])
         words = []
     return found
