@@ -17,26 +17,27 @@ def measure(world, few=100, many=10_000, participants=50, model="cnn4", shape="c
     The same participants, equally many of each worker, train in all rounds, and the first one, which is not counted,
     makes their samples."""
     pixels, classes = SHAPES[shape]
-    rigs, rows = [], []
-    for clients in (few, many):
+    rigs, started, ids, rows = {}, {}, {}, []
+    for name, clients in (("few", few), ("many", many)):
         begin = time.perf_counter()
-        rigs.append(Rig(world, Synthetic(pixels, classes, np.full(clients, samples), tests=0),
-                        {"model": model, "method": method}))
-        rigs[-1].started = time.perf_counter() - begin
+        rigs[name] = Rig(world, Synthetic(pixels, classes, np.full(clients, samples), tests=0),
+                         {"model": model, "method": method})
+        started[name] = time.perf_counter() - begin
+        ids[name] = choose_evenly(rigs[name].parts.pool.homes, participants)
     for repeat in range(repeats + 1):
         # Each of the two is first in every other repeat.
-        order = rigs[::-1] if repeat % 2 else rigs
-        spent = {id(rig): rig.round(repeat, ids=choose_evenly(rig.parts.pool.homes, participants)) for rig in order}
-        seconds = [spent[id(rig)] for rig in rigs]
+        order = ("many", "few") if repeat % 2 else ("few", "many")
+        seconds = {name: rigs[name].round(repeat, ids=ids[name]) for name in order}
         peak = world.gather(np.array([resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20]),
                             np.ones(world.size, np.int64))
         if repeat and world.rank == 0:
-            rows.append({"few_seconds": seconds[0], "many_seconds": seconds[1], "ratio": seconds[1] / seconds[0],
+            rows.append({"few_seconds": seconds["few"], "many_seconds": seconds["many"],
+                         "ratio": seconds["many"] / seconds["few"],
                          "largest_rank_gib": float(peak.max())})
     return None if world.rank else {
         "benchmark": "clients", "few": few, "many": many, "participants": participants, "model": model,
-        "method": method, "ranks": world.size, "start_few_seconds": rigs[0].started,
-        "start_many_seconds": rigs[1].started, "ratio": float(np.median([r["ratio"] for r in rows])), "rows": rows}
+        "method": method, "ranks": world.size, "start_few_seconds": started["few"],
+        "start_many_seconds": started["many"], "ratio": float(np.median([r["ratio"] for r in rows])), "rows": rows}
 
 
 def choose_evenly(homes: np.ndarray, participants: int) -> np.ndarray:

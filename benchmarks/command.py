@@ -13,12 +13,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
-import torch
-
 from benchmarks.plot import plot
 from benchmarks.synthetic import SHAPES
-from fedmpi import __version__
+from fedmpi.commands import verify
 from fedmpi.config.load import parse_yaml
 from fedmpi.errors import BAD_INPUT, BadInput, FedmpiError
 
@@ -92,9 +89,10 @@ def find_benchmark(name: str, settings: list[str]) -> tuple[Callable[..., dict |
             raise BadInput(f"{key} = {value}: should be of type {kind}, as the default {defaults[key]!r} is")
         refuse_value(key, chosen[key])
     values = defaults | chosen
-    most = min(values[key] for key in ("few", "many", "clients") if key in values) if "participants" in values else 0
-    if "participants" in values and values["participants"] > most:
-        raise BadInput(f"participants = {values['participants']}: there are {most} clients; choose as many or fewer")
+    counts = [values[key] for key in ("few", "many", "clients") if key in values]
+    if "participants" in values and values["participants"] > min(counts):
+        raise BadInput(f"participants = {values['participants']}: there are {min(counts)} clients; choose as many or "
+                       "fewer")
     return measure, chosen
 
 
@@ -121,12 +119,12 @@ def format_table(found: dict) -> str:
 
 
 def describe_machine(library: str) -> dict:
-    """Return what figures of another machine or day have to be compared with."""
+    """Return on what machine, with which software and when figures were measured."""
     model = re.search(r"^model name\s*: (.*)", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    return {"processor": model[1] if model else platform.machine(), "cores": len(os.sched_getaffinity(0)),
-            "load": os.getloadavg()[0], "mpi": library, "python": platform.python_version(),
-            "torch": torch.__version__, "numpy": np.__version__, "fedmpi": __version__, "commit": find_commit(),
-            "when": time.strftime("%Y-%m-%d %H:%M:%S %z")}
+    return verify.describe_environment() | {
+        "processor": model[1] if model else platform.machine(), "cores": len(os.sched_getaffinity(0)),
+        "load": os.getloadavg()[0], "mpi": library, "python": platform.python_version(), "commit": find_commit(),
+        "when": time.strftime("%Y-%m-%d %H:%M:%S %z")}
 
 
 def find_commit() -> str:

@@ -25,9 +25,9 @@ def measure(world, model="cnn4", shape="cifar100", clients=20, samples=100, batc
         # Each of the two is first in every other repeat.
         order = ("together", "alone") if repeat % 2 else ("alone", "together")
         spent = {how: rig.round(repeat, ranks=one if how == "alone" else None) for how in order}
-        alone, together = spent["alone"], spent["together"]
         if repeat and world.rank == 0:
-            rows.append({"one_worker_seconds": alone, "all_workers_seconds": together, "ratio": alone / together})
+            rows.append({"one_worker_seconds": spent["alone"], "all_workers_seconds": spent["together"],
+                         "ratio": spent["alone"] / spent["together"]})
     return None if world.rank else {
         "benchmark": "scaling", "model": model, "shape": shape, "clients": clients, "samples": samples,
         "workers": len(workers), "ranks": world.size, "engine": rig.parts.pool.hosted.engine.name,

@@ -96,19 +96,24 @@ class Day:
         print(f"{step.name} ...", flush=True)
         notes, deadline, ends = options.work / f"{step.name}.jsonl", begin + min(step.limit_s, left), []
         try:
-            for _ in range(TRIES):
-                cases = len(named(notes, "case"))
-                why = Try(self, step, options, notes, deadline).watch()
-                ends += [why] if why else []
-                went_on = len(named(notes, "case")) > cases
-                if not why or not went_on or deadline - time.monotonic() < step.needs_s / 2:
-                    break
-                book.note(self.book, step.name, "lost", {"case": named(notes, "case")[-1], "why": why})
+            self.try_step(step, options, notes, deadline, ends)
         except BaseException as error:
             self.close(step, False, time.monotonic() - begin, "; ".join([*ends, f"the day ended: {name_end(error)}"]))
             raise
         ends += [f"there was no time for {late}" for late in named(notes, "late")]
         self.close(step, not ends, time.monotonic() - begin, "; ".join(ends))
+
+    def try_step(self, step: Step, options: Options, notes: Path, deadline: float, ends: list[str]) -> None:
+        """Run a step's process, and others behind the case at which it died; add why they did not end well to `ends`.
+        """
+        for _ in range(TRIES):
+            cases = len(named(notes, "case"))
+            why = Try(self, step, options, notes, deadline).watch()
+            ends += [why] if why else []
+            went_on = len(named(notes, "case")) > cases
+            if not why or not went_on or deadline - time.monotonic() < step.needs_s / 2:
+                return
+            book.note(self.book, step.name, "lost", {"case": named(notes, "case")[-1], "why": why})
 
     def close(self, step: Step, ok: bool, seconds: float, why: str) -> None:
         """Enter how a step ended."""

@@ -30,7 +30,7 @@ BOOK_ROWS = {
 FACTS: dict[str, tuple[str, ...]] = {
     "machine": (), "ceilings": (), "bits": ("digests", "kernels"), "capture": (),
     "round": ("ms", "kernels_ms", "syncs")}
-# sections that the step of the same name writes alone: taken again, it begins them anew
+# sections that only the step of the same name writes, so that its later facts take the place of its earlier ones
 FACTS_OF_ONE_STEP = ("round",)
 
 
@@ -112,7 +112,7 @@ def join_books(books: list[JsonObject]) -> JsonObject:
         for section in BOOK_ROWS:
             whole[section] += [row for row in book[section] if row["step"] not in stay]
         for section in FACTS:
-            if section == "round":
+            if section in FACTS_OF_ONE_STEP:
                 # Kernels of two profiles are not put into one list.
                 whole[section] |= {part: found for part, found in book[section].items()
                                    if found or part not in whole[section]}

@@ -61,10 +61,18 @@ def inline(page: Path) -> list[str]:
     return INLINE.findall(FENCE.sub("", page.read_text()))
 
 
+def fill_in(word: str) -> str:
+    """Return a word of a command, in which capitals, which the reader replaces, become 1, or OPEN as a setting's value.
+    """
+    head, equals, value = word.rpartition("=")
+    if not re.fullmatch("[A-Z]+", value):
+        return word
+    return head + equals + (OPEN if equals and not word.startswith("-") else "1")
+
+
 def calls(line: str) -> list[list[str]]:
     """Return the words after each `fedmpi` of a command line, and `benchmarks` with the words after each
-    `python -m benchmarks`. Words in capitals, which the reader replaces, become 1, and values of
-    settings in capitals become OPEN."""
+    `python -m benchmarks`. What the reader replaces is filled in."""
     lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
     lexer.whitespace_split = True
     found, words = [], []
@@ -74,7 +82,6 @@ def calls(line: str) -> list[list[str]]:
             continue
         if "fedmpi" in words or "benchmarks" in words:
             begin = words.index("fedmpi") + 1 if "fedmpi" in words else words.index("benchmarks")
-            found.append([re.sub(r"^[A-Z]+$", "1", re.sub(r"^(-.*=)[A-Z]+$", r"\g<1>1", re.sub(
-                r"^([^-].*=)[A-Z]+$", rf"\g<1>{OPEN}", word))) for word in words[begin:]])
+            found.append([fill_in(word) for word in words[begin:]])
         words = []
     return found
