@@ -1,6 +1,7 @@
 """Methods, each of which breaks one promise of the contract."""
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Annotated, Literal, NamedTuple
 
@@ -39,6 +40,13 @@ class Branching(Keeping):
         return w if w.sum() > 0 else -w
 
 
+class Differing(Keeping):
+    """Clients end elsewhere where many are trained at once."""
+
+    def keep(self, shared, mine, w, data):
+        return w * 1.001 if isinstance(data, VmapData) else w.clone()
+
+
 class DifferingAtLast(FedAvg):
     """FedAvg that judges another model where many clients are judged at once."""
 
@@ -62,15 +70,31 @@ class Growing(FedAvg):
         return shared.w[:self.model.size]
 
 
+class Widening(FedAvg):
+    def server(self, shared, up, who):
+        w = up.w.mean()
+        return Shared(w.double() if who.round == 2 else w)
+
+
+class Ending(FedAvg):
+    """The last round gives nan."""
+
+    def server(self, shared, up, who):
+        return Shared(up.w.mean() * (math.nan if who.round == 2 else 1))
+
+
 class BehindTheBack(FedAvg):
     def server(self, shared, up, who):
         shared.w.numpy()[:] = up.w.mean().numpy()
         return shared
 
 
-class Drawing(FedAvg):
+class RememberingServer(FedAvg):
+    """Its server computes otherwise in each run, as one that draws from a global generator does."""
+
     def server(self, shared, up, who):
-        return Shared(up.w.mean() + 1e-3 * torch.rand(len(shared.w)))
+        SEEN.append(1)
+        return Shared(up.w.mean() + 1e-3 * len(SEEN))
 
 
 class Numbering(Keeping):
@@ -84,6 +108,20 @@ class Remembering(Keeping):
         return w + 1e-3 * len(SEEN)
 
 
+class RememberingTogether(Keeping):
+    """Remembers where many clients are trained at once."""
+
+    def keep(self, shared, mine, w, data):
+        if isinstance(data, VmapData):
+            SEEN.append(1)
+        return w + 1e-3 * len(SEEN)
+
+
+class FirstNumber(FedAvg):
+    def server(self, shared, up, who):
+        return Shared(up.w.mean() + 1e-3 * int(who.ids[0]))
+
+
 class Peeping(FedAvg):
     def personal(self, shared, mine, data):
         SEEN.append(1)
@@ -94,8 +132,32 @@ class Peeping(FedAvg):
 
 
 class Dividing(Keeping):
+    """The run itself refuses an update that is not finite."""
+
     def keep(self, shared, mine, w, data):
         return w / (data.n - 1)
+
+
+class DividingLate(FedAvg):
+    """The server divides by 0 because of a client that has a single sample."""
+
+    def server(self, shared, up, who):
+        return Shared(up.w.mean() * (1. if min(who.sizes) > 1 else math.nan))
+
+
+class DividingAtLast(FedAvg):
+    """Judges a client that has a single sample by a model that is not finite."""
+
+    def personal(self, shared, mine, data):
+        return shared.w / (data.n - 1)
+
+
+class Moody(FedAvg):
+    """Judges another model each time."""
+
+    def personal(self, shared, mine, data):
+        SEEN.append(1)
+        return shared.w * len(SEEN)
 
 
 class Counting(FedAvg):
@@ -118,6 +180,18 @@ class Overwriting(Keeping):
         return w
 
 
+class OverwritingAtRest(Keeping):
+    def idle(self, shared, mine, data):
+        mine.w.mul_(.9)
+        return mine
+
+
+class OverwritingAtLast(FedAvg):
+    def personal(self, shared, mine, data):
+        shared.w.mul_(.9)
+        return shared.w.clone()
+
+
 @dataclass(frozen=True)
 class Unused(FedAvg):
     lam: Annotated[float, Ge(0), "has no effect"] = 1.
@@ -132,7 +206,31 @@ class Varied(FedAvg):
     pair: tuple[int, int] = (1, 1)
 
 
-BROKEN = {"vectorised": Branching, "learning": Idle, "shapes": Growing, "sending": BehindTheBack, "hosting": Drawing,
-          "renumbering": Numbering, "independence": Remembering, "judging": Peeping, "odd clients": Dividing,
-          "bad updates": Counting, "memory": Lending, "arguments": Overwriting, "settings": Unused,
-          "resuming": Remembering}
+# Promise, a method that breaks it, and what is found.
+BROKEN = [
+    ("vectorised", Branching, "vmap: .* data-dependent control flow"),
+    ("vectorised", Differing, r"^after three rounds the engines loop and vmap are \S+ apart$"),
+    ("vectorised", DifferingAtLast, r"^the weights of `personal` are \S+ apart in engines loop and vmap$"),
+    ("learning", Idle, r"^no number has moved by more than \.001 in three rounds$"),
+    ("learning", Ending, "^not finite after three rounds: shared.w$"),
+    ("shapes", Growing, r"server\(\) must return a Shared like that of init\(\), whose field w is a tensor of shape"),
+    ("shapes", Widening, "^Shared has other fields, shapes or types after round 3: w$"),
+    ("sending", BehindTheBack, r"^a field of Shared was changed, but is not sent: it was changed through \.numpy"),
+    ("hosting", RememberingServer, "^engine loop, hosting balanced: three ranks end with another digest than one$"),
+    ("hosting", RememberingTogether, "^engine vmap, hosting the server too: three ranks end with another digest"),
+    ("renumbering", Numbering, "^client 0 keeps other numbers if the clients are renumbered$"),
+    ("renumbering", FirstNumber, "^Shared has other numbers if the clients are renumbered$"),
+    ("independence", Remembering, "^engine loop: a client ends elsewhere if others are trained before it$"),
+    ("independence", RememberingTogether, "^engine vmap: a client ends elsewhere if others are trained before it$"),
+    ("judging", Peeping, "^other test labels, or judging before the last round, change what is learned$"),
+    ("judging", Moody, "^judging twice gives two results$"),
+    ("odd clients", Dividing, "^update of w has 1210 non-finite values of 1210"),
+    ("odd clients", DividingLate, r"^engine loop: with odd clients shared\.w are not finite$"),
+    ("odd clients", DividingAtLast, "^engine loop: a measure is not finite$"),
+    ("bad updates", Counting, "^a client whose update is left out has changed what is learned$"),
+    ("memory", Lending, "^engine loop: client 2 keeps or sends a tensor that lies in the memory of Shared or"),
+    ("arguments", Overwriting, "^client changes its arguments$"),
+    ("arguments", OverwritingAtRest, "^idle changes its arguments$"),
+    ("arguments", OverwritingAtLast, "^personal changes its arguments$"),
+    ("settings", Unused, r"^lam = 3\.0 changes nothing in three rounds$"),
+    ("resuming", Remembering, "^a run that is saved after its first round and resumed ends elsewhere, or has other")]
