@@ -3,7 +3,6 @@
 pages.py explains the marks of the blocks."""
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -17,8 +16,6 @@ from pathlib import Path
 
 import pytest
 
-from fedmpi.storage.checkpoint import CHANGEABLE_SETTINGS
-from fedmpi.storage.history import read_history
 from tests import forked
 from tests.docs.checks import check
 from tests.docs.pages import MARKS, PAGES, ROOT, blocks, calls, inline
@@ -223,26 +220,3 @@ def test_the_shortened_command_is_performed_in_full_elsewhere():
     page = ROOT / "docs" / "reproducibility.md"
     assert "fedmpi verify" in [line for block in blocks(page) if (block.language, block.about) == ("sh", "")
                                for line, _ in block.commands()]
-
-
-# Runs that together write every key: method -> settings.
-KEYS = {
-    "fedmhc": ["edge={}", "faults.drop=.2", "faults.bad_update=skip", "attack={kind: label_flip}",
-               "evaluate.embeddings=[1]", "stragglers={step_seconds: .1, deadline: 9, late: partial}",
-               "train.sampling=loss"],
-    "fedcps": ["data.partition={name: few_shot, gamma: .3}"],
-    "lcfed": ["method.K=2", "method.D=4"],
-    "per_fedavg": []}
-
-
-def test_every_key_that_a_run_writes_is_explained(reader):
-    page, found = (ROOT / "docs" / "file-formats.md").read_text(), set()
-    for method, more in KEYS.items():
-        code, said = reader.run(shlex.join(["fedmpi", "run", "configs/quickstart.yaml", f"method={method}", "rounds=1",
-                                            *more, "--out", method]))
-        assert code == 0, said
-        folder = reader.folder / method
-        found |= json.loads((folder / "result.json").read_text()).keys() | read_history(folder / "history.h5").keys()
-    plain = {key.removesuffix("_after").removesuffix("_unadapted") for key in found}
-    assert {key for key in plain | set(CHANGEABLE_SETTINGS) if f"`{key}`" not in page} == set()
-    assert {"lam", "lam_few_shot", "T_comp", "lost", "ari", "accuracy_mean_attackers", "components"} <= found
