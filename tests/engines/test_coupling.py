@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fedmpi.engines.coupling import find_coupling
+from fedmpi.engines.coupling import SAMPLES_COMPARED, find_coupling, is_same_alone
 from fedmpi.engines.engine_choice import choose_by_network, refuse_vmap, time_engines
 from fedmpi.engines.loop import Loop
 from fedmpi.errors import BadInput
@@ -71,6 +71,12 @@ def test_a_loss_that_compares_the_samples_of_a_batch_is_left_to_loop(how):
     # The same loss without what couples them.
     method = Contrastive(how=how, weight=0.).with_model(build(MLP(hidden=8)))
     assert choose_by_network(method, *method.init(2), BLANK)[0] == "vmap"
+
+
+@pytest.mark.parametrize("share, same", [(0., True), (2e-4, True), (4e-3, False)])
+def test_more_than_roundings_is_an_influence(share, same):
+    x = torch.arange(1., 1. + SAMPLES_COMPARED)
+    assert is_same_alone(lambda x: x + share * x.mean(0), build(MLP(hidden=8)), x) == same
 
 
 @pytest.mark.parametrize("weight, finds", [(1., True), (0., False)])
