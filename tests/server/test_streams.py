@@ -7,12 +7,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedmpi import faults, registry
+from fedmpi import faults, participation, registry
+from fedmpi.clients import updates
 from fedmpi.clustering import kmeans_and_linkage
 from fedmpi.config.schema import resolve
+from fedmpi.data import assignment
 from fedmpi.engines.batch_plan import LocalTraining, draw_batches, make_generator
 from fedmpi.faults import Attack, Faults, choose_attackers, find_honest
 from fedmpi.method import Participants
+from fedmpi.methods import _cam
+from fedmpi.participation import Stragglers
 from fedmpi.server import sampling
 from fedmpi.server.sampling import choose_addressed, draw_participants
 from tests.federations import method
@@ -34,6 +38,36 @@ def test_who_takes_part(seed, t, n, share, ids):
     who = drawn(seed, t, n, share)
     assert who.ids.tolist() == ids and who.ids.dtype == np.int64 and (who.round, who.seed) == (t, seed)
     assert who.sizes.tolist() == [100 + i for i in ids]
+
+
+# Clients of 5 more samples each, and two of whom more than one share is due if four take part.
+STEPS, HEAVY = np.arange(10, 60, 5), np.array([5, 1, 90, 2, 3, 60, 1, 8, 1, 1])
+
+
+@pytest.mark.parametrize("sizes, seed, t, share, ids", [
+    (STEPS, 0, 0, .3, [3, 7, 8]), (STEPS, 0, 1, .3, [6, 7, 9]), (STEPS, 1, 0, .3, [0, 6, 9]),
+    (HEAVY, 0, 0, .4, [2, 3, 5, 7]), (HEAVY, 0, 1, .4, [2, 4, 5, 7])])
+def test_who_is_drawn_by_size(sizes, seed, t, share, ids):
+    config = resolve({"seed": seed, "train": {"participation": share, "sampling": "size"}})
+    assert draw_participants(config, t, sizes).ids.tolist() == ids
+
+
+@pytest.mark.parametrize("seed, t, candidates, asked, ids", [
+    (0, 0, None, [2, 4, 5, 6, 8, 9], [2, 4, 5]), (0, 1, None, [3, 5, 6, 7, 8, 9], [3, 5, 6]),
+    (2, 0, 4, [3, 5, 7, 8], [3, 5, 7])])
+def test_who_tells_a_loss_and_is_drawn_by_it(seed, t, candidates, asked, ids):
+    train, told = {"participation": .3, "sampling": "loss", "candidates": candidates}, []
+    who = draw_participants(resolve({"seed": seed, "train": train}), t, STEPS,
+                            measure=lambda numbers: told.append(numbers.tolist()) or -numbers)
+    assert told == [asked] and who.ids.tolist() == ids
+
+
+def test_how_fast_devices_are():
+    """Standard deviation of the logarithm .5, seed 3; then round 4, and the one before the first."""
+    speeds = Stragglers(1., spread=.5, jitter=.5)
+    assert speeds.draw_factors(3, 3) == pytest.approx([1.11713384, 1.4703211, .90036012])
+    assert speeds.draw_jitter(3, 3, 4) == pytest.approx([.65589273, 1.28064069, 1.00767374])
+    assert speeds.draw_jitter(3, 3, -1) == pytest.approx([.64675207, .73903627, 2.01825735])
 
 
 @pytest.mark.parametrize("n, share, count", [
@@ -122,5 +156,8 @@ def test_uses_of_the_seed_are_kept_apart():
     homes = {"fedgroup": "GROUPING_STREAM", "lcfed": "SAMPLE_STREAM", "fedfomo": "CHOICE_STREAM"}
     found = [getattr(__import__(registry.find_class("methods", name).__module__, fromlist=["x"]), constant)
              for name, constant in homes.items()]
-    found += [sampling.PARTICIPANTS_STREAM, faults.DROPS_STREAM, faults.ATTACKERS_STREAM]
-    assert found == [0x6200, 0x1CFE, 0xF00D, 0x9A27, 0xD20B, 0xA77A]
+    found += [sampling.PARTICIPANTS_STREAM, faults.DROPS_STREAM, faults.ATTACKERS_STREAM, participation.SPEEDS_STREAM,
+              participation.JITTER_STREAM, _cam.WARMUP_STREAM, assignment.NEW_CLIENTS_STREAM]
+    assert found == [0x6200, 0x1CFE, 0xF00D, 0x9A27, 0xD20B, 0xA77A, 0x57A6, 0x57A7, 0xCA3, 2]
+    # Attackers are drawn by another key than their noise.
+    assert updates.ATTACK_STREAM == 0xA77A
