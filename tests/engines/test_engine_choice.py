@@ -149,6 +149,17 @@ def test_the_probe_times_both_engines():
     assert (engine_choice.time_engines(lab.group, lab.shared) > 0).all() and lab.digest() == before
 
 
+def test_the_probe_trains_a_ranks_first_clients_twice():
+    lab, seen = Lab(method("fedavg", mlp()), Digits((4,) * 10)), []
+
+    class Noting(Loop):
+        def apply(self, function, clients, *others):
+            seen.append(list(clients))
+            return super().apply(function, clients, *others)
+    assert engine_choice.time_engine(Noting(), lab.group, lab.shared) > 0
+    assert seen == [list(range(8))] * 2
+
+
 @pytest.mark.parametrize("make", [dropout, batchnorm])
 def test_the_probe_leaves_to_loop_what_vmap_cannot_train(make):
     lab = Lab(method("fedavg", model(Given(make))), Digits())

@@ -148,7 +148,10 @@ def counted(**rows):
 
 
 @pytest.mark.parametrize("rows, notes, columns", [
-    ({"a": {"main": 200}, "b": {"main": 199}}, [steps.STEPS_EXPLAINED], 2),      # within one in a hundred: equal work
+    # within one in a hundred: equal work
+    ({"a": {"main": 200}, "b": {"main": 198}}, [steps.STEPS_EXPLAINED], 2),
+    ({"a": {"main": 200}, "b": {"main": 197.5}},
+     [steps.STEPS_EXPLAINED, "x: unequal work, from 197.5 steps (b) to 200 (a)"], 2),
     ({"a": {"main": 200}, "b": {"main": 100, "head": 50}},
      [steps.STEPS_EXPLAINED, "x: unequal work, from 150 steps (b) to 200 (a)"], 2),
     ({"a": {"main": 200}, "b": None}, [steps.STEPS_EXPLAINED, steps.UNCOUNTED.format("x (b)")], 2),
