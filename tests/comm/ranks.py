@@ -20,10 +20,11 @@ from fedmpi.comm.order_performer import OrderPerformer
 from fedmpi.comm.rank_pool import HEADER_BYTES, RankPool
 from fedmpi.comm.robust import RobustMean
 from fedmpi.data.federation import Samples
+from fedmpi.engines.loop import Loop
 from fedmpi.method import Method, Participants
 from fedmpi.models.nets import MLP
+from fedmpi.testing.variants import compute_hosted_digest
 from tests import federations
-from tests.methods import ranks as methods
 from tests.methods.table import KINDS
 
 N, D, K = 9, 40, 4
@@ -243,7 +244,8 @@ def rows(world, hostings) -> dict:
 
 def main(path: str, hostings: str, with_methods: str):
     world = open_world()
-    digests = methods.digests(world, KINDS, brief=True) if with_methods == "True" else None
+    digests = {name: compute_hosted_digest(world, federations.method(name, federations.mlp()), federations.Digits(),
+                                           Loop(), "moving") for name in KINDS} if with_methods == "True" else None
     # Only a few columns of all rows are read at once.
     robust.NUMBERS_AT_ONCE = 100
     results = {**collectives(world), **lengths(world), **news(world), **rows(world, hostings.split(","))}

@@ -20,8 +20,6 @@ from tests.clients.verbs import NUMBER, Bench, mean_loss, plain, scan_streams, w
 from tests.engines import on_ranks
 from tests.federations import Digits, Lab, apart, cnn, method
 
-pytestmark = pytest.mark.slow("runs with changed images")
-
 BOTH = Augmentation(padding=2, flip=True)
 LOCAL = LocalTraining(3, NUMBER, 10, 2, None, .05, 0., augmentation=BOTH)
 

@@ -13,8 +13,6 @@ from fedmpi.report.measure_names import find_factor
 from fedmpi.report.tables import split_published
 from fedmpi.sweeps import job
 
-pytestmark = pytest.mark.slow("every job that comes with fedmpi")
-
 JOBS = sorted((Path(__file__).parents[2] / "jobs").glob("*.yaml"))
 each = pytest.mark.parametrize("path", JOBS, ids=lambda path: path.stem)
 # Jobs with several scales, with columns, and with neither; the others are tested only by the whole suite.
@@ -59,6 +57,7 @@ def test_no_two_jobs_have_one_title_and_the_page_names_all():
     assert [path.name for path in JOBS if f"`{path.name}`" not in page] == []
 
 
+@pytest.mark.slow("networks of 33 rows")
 @pytest.mark.parametrize("name", ["fedah_table1", "fedah_table3", "fedmhc_table1"])
 def test_every_row_can_train_the_network_with_batchnorm(name, tmp_path):
     """Statistics are local; methods that compute with whole models, or choose among them, refuse that and average."""
