@@ -1,34 +1,17 @@
-"""A small run of a method on uneven clients of real digits, and the reference for it."""
+"""The reference for methods that draw parts of a client's samples."""
 from __future__ import annotations
-
-from functools import cache
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
 from fedmpi.engines import batch_plan
-from tests import federations
-from tests.federations import Digits, Lab, method
 from tests.methods.reference import Reference
-
-ROUNDS = 3
-mlp, digits = cache(federations.mlp), cache(Digits)
-
-
-def trial(name, participation=.6, rounds=ROUNDS, federation=None, seed=3, train=None, **settings) -> Lab:
-    """Run a method; by default 5 of 8 clients take part in a round."""
-    lab = Lab(method(name, mlp(), **settings), federation or digits(), share=participation, seed=seed, train=train)
-    return lab.go(rounds)
 
 
 def again(lab) -> Plain:
     """Return the plain reference for the same federation and rounds."""
     return Plain(lab.method.model, lab.federation, lab.config)
-
-
-def near(one, other, atol=1e-5):
-    torch.testing.assert_close(one, other, rtol=0, atol=atol)
 
 
 class Plain(Reference):

@@ -18,16 +18,9 @@ from fedmpi.methods.ifca_cam import IFCACAM
 from tests.federations import Lab, apart, method
 from tests.methods.reference import Reference
 from tests.methods.test_fesem import first, lloyd
+from tests.methods.trial import ROUNDS, near, run
 
-ROUNDS, SHARE = 3, .6
-
-
-def run(mlp, federation, name, rounds=ROUNDS, **settings):
-    return Lab(method(name, mlp, **settings), federation, share=SHARE).go(rounds)
-
-
-def near(one, other, atol=1e-5):
-    torch.testing.assert_close(one, other, rtol=0, atol=atol)
+SHARE = .6
 
 
 # Without g
@@ -151,7 +144,7 @@ def moved(old, members, average_, n):
 @pytest.mark.usefixtures("momentum")
 @pytest.mark.parametrize("warm_up, settings", [(0, {}), (1, {}), (1, {"average": "share"}), (0, {"average": "equal"})])
 def test_ifca_cam_is_what_its_formulas_say(mlp, federation, warm_up, settings):
-    found = run(mlp, federation, "ifca_cam", k=3, warm_up=warm_up, **settings)
+    found = run("ifca_cam", k=3, warm_up=warm_up, **settings)
     g, w = ifca_cam(Reference(mlp, federation, found.config), mlp.starts(4), warm_up, settings.get("average", "mean"))
     near(found.shared.g, g)
     near(found.shared.parts, w)
@@ -195,7 +188,7 @@ def clustered(theta, ids, w, of, n, seed):
 @pytest.mark.parametrize("keep", [False, True])
 @pytest.mark.parametrize("warm_up", [0, 2])
 def test_fesem_cam_is_what_its_formulas_say(mlp, federation, warm_up, keep):
-    found = run(mlp, federation, "fesem_cam", k=3, warm_up=warm_up, warm_steps=4, lam=.5, keep=keep)
+    found = run("fesem_cam", k=3, warm_up=warm_up, warm_steps=4, lam=.5, keep=keep)
     g, w, of, theta = fesem_cam(Reference(mlp, federation, found.config), 3, mlp.starts(4)[3], .5, warm_up, keep)
     near(found.shared.g, g)
     near(found.shared.w, w)
@@ -225,7 +218,7 @@ def test_logits_of_several_models_add_up(mlp, federation):
 
 
 def test_warm_rounds_are_fedavg_for_g_alone(mlp, federation):
-    lab = run(mlp, federation, "ifca_cam", rounds=2, warm_up=2)
+    lab = run("ifca_cam", rounds=2, warm_up=2)
     ref, w = Reference(mlp, federation, lab.config), mlp.starts(6)
     g = w[5]
     for t in range(2):
@@ -239,7 +232,7 @@ def test_warm_rounds_are_fedavg_for_g_alone(mlp, federation):
 
 def test_while_g_warms_up_it_is_judged_alone(mlp, federation):
     x = torch.from_numpy(federation.client(2).x_test)
-    lab = run(mlp, federation, "ifca_cam", rounds=1, warm_up=2)
+    lab = run("ifca_cam", rounds=1, warm_up=2)
     for t in (2, 3):
         weights = lab.apply(lab.method.personal, [2], t - 1)[2]
         assert len(weights) == t - 1
@@ -270,8 +263,8 @@ def test_a_client_is_judged_by_g_and_the_cluster_that_fits_best_beside_it(mlp, f
     assert not all(alone)
 
 
-def test_what_clients_keep_rests_while_g_warms_up(mlp, federation):
-    lab = run(mlp, federation, "fesem_cam", warm="global", warm_up=4, keep=True)
+def test_what_clients_keep_rests_while_g_warms_up(mlp):
+    lab = run("fesem_cam", warm="global", warm_up=4, keep=True)
     kept = [lab.mine(c).theta for c in range(8)]
     assert all(torch.equal(theta, mlp.start) for theta in kept)
     assert len({theta.data_ptr() for theta in kept}) == 8

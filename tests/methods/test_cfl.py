@@ -9,7 +9,8 @@ import torch
 from sklearn.metrics import adjusted_rand_score
 
 from tests.federations import Digits, View, apart
-from tests.methods.plain import ROUNDS, again, near, trial
+from tests.methods.plain import again
+from tests.methods.trial import ROUNDS, near, run
 
 SPLITS = {"after": 0, "eps1": 10., "eps2": 0.}
 
@@ -53,7 +54,7 @@ def written(ref, M, eps1, eps2, after, relative=True, rounds=ROUNDS):
     (10, SPLITS), (3, SPLITS), (10, SPLITS | {"after": 1}),
     (10, {"after": 0, "eps1": .045, "eps2": .1, "relative": False}), (10, {"after": 0, "eps1": .6, "eps2": .5})])
 def test_the_formulas(M, settings, momentum):
-    found = trial("cfl", M=M, **settings)
+    found = run("cfl", M=M, **settings)
     models, cluster = written(again(found), M, **settings)
     assert found.shared.cluster.tolist() == cluster.tolist()
     assert int(found.shared.count) == len(models)
@@ -66,21 +67,21 @@ def test_the_formulas(M, settings, momentum):
 
 @pytest.mark.parametrize("settings", [{}, {"after": 0, "eps1": 0.}, {"after": 0, "eps2": 1e9}, SPLITS | {"M": 1}])
 def test_it_is_fedavg_where_nothing_is_split(settings):
-    near(trial("cfl", **settings).shared.models[0], trial("fedavg", weights="equal").shared.w, 1e-6)
+    near(run("cfl", **settings).shared.models[0], run("fedavg", weights="equal").shared.w, 1e-6)
 
 
 def test_a_split_shows():
-    assert apart(trial("cfl", **SPLITS).state(), trial("cfl").state()) > 1e-3
+    assert apart(run("cfl", **SPLITS).state(), run("cfl").state()) > 1e-3
 
 
 def test_two_clients_are_not_split():
-    lab = trial("cfl", rounds=0, **SPLITS)
+    lab = run("cfl", rounds=0, **SPLITS)
     assert [lab.method.should_split(0., torch.ones(n), 1., 0) for n in (0, 1, 2, 3)] == [False] * 3 + [True]
 
 
 def test_relative_thresholds_wait_for_the_first_update():
     """They could not be set in a round in which nobody took part."""
-    lab = trial("cfl", rounds=0, **SPLITS)
+    lab = run("cfl", rounds=0, **SPLITS)
     assert lab.shared.unit == 0
     lab.round(1)
     first = lab.shared.unit.clone()
@@ -92,7 +93,7 @@ def test_who_did_not_take_part_stays():
     """Only participants leave a cluster."""
     before = np.zeros(8, int)
     for t in range(1, ROUNDS + 1):
-        lab = trial("cfl", rounds=t, **SPLITS)
+        lab = run("cfl", rounds=t, **SPLITS)
         after = lab.shared.cluster.numpy()
         assert set(np.flatnonzero(after != before)) <= set(lab.who(t - 1).ids)
         assert (after != before).any()
@@ -122,7 +123,7 @@ class Even(Digits):
 
 def test_two_levels_of_splits_find_the_planted_groups():
     planted = Relabelled(Even(12, 60))
-    lab, levels = trial("cfl", 1., 0, planted, M=4, after=6, eps1=.75, eps2=.3), []
+    lab, levels = run("cfl", 1., 0, planted, M=4, after=6, eps1=.75, eps2=.3), []
     for t in range(20):
         lab.round(t)
         levels.append(lab.shared.cluster.numpy())
@@ -136,7 +137,7 @@ def test_two_levels_of_splits_find_the_planted_groups():
 def test_defaults_find_planted_groups_where_the_norms_for_emnist_never_split(settings, clusters):
     """Only `after` is lowered; two levels also need a larger eps1, because lr falls. The measurements of each cluster
     are reported."""
-    lab = trial("cfl", 1., 0, Relabelled(Even(12, 60)), after=6, **settings)
+    lab = run("cfl", 1., 0, Relabelled(Even(12, 60)), after=6, **settings)
     for t in range(20):
         facts = lab.round(t).facts
     assert facts["clusters_found"] == clusters
@@ -146,5 +147,5 @@ def test_defaults_find_planted_groups_where_the_norms_for_emnist_never_split(set
 
 
 def test_a_client_receives_and_sends_one_model():
-    lab = trial("cfl", rounds=0)
+    lab = run("cfl", rounds=0)
     assert lab.method.traffic(lab.shared, lab.up) == (4 * 1210, 4 * 1210)

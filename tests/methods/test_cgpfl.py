@@ -7,7 +7,8 @@ import torch
 
 from tests.federations import apart
 from tests.methods.lloyd import lloyd
-from tests.methods.plain import ROUNDS, again, near, trial
+from tests.methods.plain import again
+from tests.methods.trial import ROUNDS, near, run
 
 
 def client(ref, i, t, omega, lam, inner, lr_p):
@@ -44,7 +45,7 @@ def written(ref, K, lam, inner, lr_p, a):
 @pytest.mark.parametrize("K, settings", [
     (3, {}), (4, {"lam": 3., "lr_p": .05, "a": .4}), (2, {"inner": 2, "lr_p": .1}), (1, {}), (7, {})])
 def test_the_formulas(K, settings):
-    found = trial("cgpfl", K=K, **settings)
+    found = run("cgpfl", K=K, **settings)
     s = {"lam": 15., "inner": 5, "lr_p": .01, "a": 1.} | settings
     Omega, theta, context = written(again(found), K, **s)
     near(found.shared.Omega, Omega)
@@ -58,21 +59,21 @@ def test_the_formulas(K, settings):
 def test_the_pull_has_a_gradient():
     gaps = []
     for lam in (0., 2., 15.):
-        lab = trial("cgpfl", rounds=1, participation=1., lam=lam)
+        lab = run("cgpfl", rounds=1, participation=1., lam=lam)
         gaps.append(float((lab.mine(2).theta - lab.method.model.start).norm()))
     assert gaps == sorted(gaps, reverse=True) and gaps[-1] < gaps[0]
-    assert torch.equal(trial("cgpfl", lam=0.).shared.Omega[0], trial("cgpfl", rounds=0).shared.Omega[0])
+    assert torch.equal(run("cgpfl", lam=0.).shared.Omega[0], run("cgpfl", rounds=0).shared.Omega[0])
 
 
 def test_the_personal_model_is_not_the_one_that_is_sent():
-    lab = trial("cgpfl", rounds=0, participation=1.)
+    lab = run("cgpfl", rounds=0, participation=1.)
     lab.train(0)
     sent = lab.rows().omega.gather()
     for c in range(8):
         assert not np.allclose(lab.mine(c).theta, sent[c], atol=1e-4)
-    assert apart(trial("cgpfl").state(), trial("cgpfl", a=.5).state()) > 1e-3
+    assert apart(run("cgpfl").state(), run("cgpfl", a=.5).state()) > 1e-3
 
 
 def test_a_client_receives_and_sends_one_model():
-    lab = trial("cgpfl", rounds=0)
+    lab = run("cgpfl", rounds=0)
     assert lab.method.traffic(lab.shared, lab.up) == (4 * 1210, 4 * 1210)

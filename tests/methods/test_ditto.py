@@ -56,7 +56,7 @@ def test_a_stronger_pull_keeps_the_personal_model_closer():
 
 def test_the_personal_model_is_the_only_one_judged():
     """Neither the global model nor w_i after local training is in the series, before or after."""
-    found = run("ditto", rounds=ROUNDS - 1, share=1.)
+    found = run("ditto", rounds=ROUNDS - 1, participation=1.)
     found.round(ROUNDS - 1, judge=True)
     table, (w, v) = found.judge(ROUNDS), ditto(again(found), 1.)
     personal = [correct(found, c, v[c]) for c in range(8)]

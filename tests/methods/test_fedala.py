@@ -10,7 +10,8 @@ from torch.nn.utils import parameters_to_vector
 from fedmpi.engines.vmap import Vmap
 from fedmpi.errors import BadInput
 from tests.federations import Lab, apart, method
-from tests.methods.plain import ROUNDS, again, digits, mlp, near, trial
+from tests.methods.plain import again
+from tests.methods.trial import ROUNDS, digits, near, network, run
 
 
 class Written:
@@ -82,7 +83,7 @@ def test_the_formulas_with_other_settings(p, top, settings):
 
 def follow(p, top, settings):
     """Run FedALA beside its formulas and compare what they find."""
-    found = trial("fedala", p=p, **settings)
+    found = run("fedala", p=p, **settings)
     written = Written(again(found), top, **settings)
     for t in range(ROUNDS):
         written.round(t)
@@ -98,18 +99,18 @@ def follow(p, top, settings):
 
 
 def test_a_step_of_0_is_fedavg():
-    near(trial("fedala", mix_lr=0.).shared.w, trial("fedavg").shared.w, 1e-6)
-    assert apart(trial("fedala").state(), trial("fedala", mix_lr=0.).state()) > 1e-3
+    near(run("fedala", mix_lr=0.).shared.w, run("fedavg").shared.w, 1e-6)
+    assert apart(run("fedala").state(), run("fedala", mix_lr=0.).state()) > 1e-3
 
 
 def test_w_is_learned_for_long_once_only():
     """The first time is when a client first differs from the global model, not the first round."""
-    lab = trial("fedala", participation=1., rounds=1)
+    lab = run("fedala", participation=1., rounds=1)
     assert not any(bool(lab.mine(c).learned) for c in range(8)) and (lab.mine(0).W == 1).all()
-    first = trial("fedala", participation=1., rounds=2)
+    first = run("fedala", participation=1., rounds=2)
     assert all(bool(first.mine(c).learned) for c in range(8))
-    assert apart(first.state(), trial("fedala", participation=1., rounds=2, first_passes=1).state()) > 1e-3
-    one, many = (Lab(method("fedala", mlp(), first_passes=n), digits()) for n in (1, 50))
+    assert apart(first.state(), run("fedala", participation=1., rounds=2, first_passes=1).state()) > 1e-3
+    one, many = (Lab(method("fedala", network(), first_passes=n), digits()) for n in (1, 50))
     # As if W had been learned before: then there is one pass, whatever the bound.
     for lab in (one, many):
         for c in range(8):
@@ -121,16 +122,16 @@ def test_w_is_learned_for_long_once_only():
 
 def test_clients_that_converge_earlier_wait_for_the_others():
     """In engine vmap all clients of a chunk make as many passes as the slowest; that must not change the others' W."""
-    written = Written(again(trial("fedala", rounds=0)), 170, spread=4e-4)
+    written = Written(again(run("fedala", rounds=0)), 170, spread=4e-4)
     for t in range(ROUNDS):
         written.round(t)
     assert len(set(written.passes)) > 1
-    lab = Lab(method("fedala", mlp(), spread=4e-4), digits(), Vmap(), share=.6).go()
-    assert apart(lab.state(), trial("fedala", spread=4e-4).state()) < 1e-5
+    lab = Lab(method("fedala", network(), spread=4e-4), digits(), Vmap(), share=.6).go()
+    assert apart(lab.state(), run("fedala", spread=4e-4).state()) < 1e-5
 
 
 def test_what_is_trained_later_leaves_no_trace_in_the_judged_model():
-    lab = trial("fedala")
+    lab = run("fedala")
     judged = lab.apply(lab.method.personal, [3], ROUNDS)[3]
     assert torch.equal(judged[:lab.method.cut], lab.shared.w[:lab.method.cut])
     assert not torch.equal(judged[lab.method.cut:], lab.shared.w[lab.method.cut:])
@@ -138,9 +139,9 @@ def test_what_is_trained_later_leaves_no_trace_in_the_judged_model():
 
 def test_more_tensors_than_there_are_is_refused():
     with pytest.raises(BadInput, match="method.p = 5: the model has 4 parameter tensors"):
-        method("fedala", mlp(), p=5)
+        method("fedala", network(), p=5)
 
 
 def test_mixing_everyone_is_mixing_participants_when_all_take_part():
-    everyone, participants = trial("fedala", 1., 2, mix_everyone=True), trial("fedala", 1., 2)
+    everyone, participants = run("fedala", 1., 2, mix_everyone=True), run("fedala", 1., 2)
     assert everyone.digest() == participants.digest()

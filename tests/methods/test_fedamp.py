@@ -12,7 +12,8 @@ from fedmpi.assembly import decide
 from fedmpi.comm.transport import Solo
 from fedmpi.errors import BadInput
 from tests.federations import apart, method
-from tests.methods.plain import ROUNDS, again, mlp, near, trial
+from tests.methods.plain import again
+from tests.methods.trial import ROUNDS, near, network, run
 from tests.runs import run_alone
 
 forms = pytest.mark.parametrize("form", ["distance", "heuristic"])
@@ -58,7 +59,7 @@ def written(ref, pull, alpha, sigma, own):
     {"pull": 6., "form": "heuristic"},
     {"form": "heuristic", "own": .6, "sigma": 40.}])
 def test_the_formulas(settings):
-    found = trial("fedamp", **settings)
+    found = run("fedamp", **settings)
     s = {"pull": 1., "alpha": None, "sigma": None, "own": .2} | settings
     own = s["own"] if s.pop("form", "distance") == "heuristic" else None
     for c, w in written(again(found), s["pull"], s["alpha"], s["sigma"], own).items():
@@ -68,17 +69,17 @@ def test_the_formulas(settings):
 
 @forms
 def test_without_pull_it_is_local(form):
-    free, alone = trial("fedamp", pull=0., form=form), trial("local")
+    free, alone = run("fedamp", pull=0., form=form), run("local")
     for c in range(8):
         near(free.mine(c).w, alone.mine(c).w, 1e-6)
-    assert apart(trial("fedamp", form=form).state(), alone.state()) > 1e-3
+    assert apart(run("fedamp", form=form).state(), alone.state()) > 1e-3
 
 
 @forms
 def test_the_proximal_term_has_a_gradient(form):
     """A stronger pull keeps a client closer to u_i, in every single round."""
-    lab = trial("fedamp", rounds=1, participation=1., form=form)
-    gaps = [trial("fedamp", rounds=1, participation=1., pull=pull, form=form).mine(2).w - lab.method.model.start
+    lab = run("fedamp", rounds=1, participation=1., form=form)
+    gaps = [run("fedamp", rounds=1, participation=1., pull=pull, form=form).mine(2).w - lab.method.model.start
             for pull in (0., .5, 5., 15.)]
     lengths = [float(g.norm()) for g in gaps]
     assert lengths == sorted(lengths, reverse=True) and lengths[-1] < lengths[0] / 3
@@ -90,7 +91,7 @@ def test_attention_is_paid_to_similar_models():
     rows[:4, :20] += 1.
     rows[4:, 20:] += 1.
     for settings in ({"alpha": .1, "sigma": 1.}, {"form": "heuristic", "sigma": 50.}):
-        xi = method("fedamp", mlp(), **settings).compute_attention(rows.double() @ rows.double().T)
+        xi = method("fedamp", network(), **settings).compute_attention(rows.double() @ rows.double().T)
         near(xi.sum(1), torch.ones(9, dtype=torch.float64), 1e-12)
         assert (xi >= 0).all() and (xi[:4, :4] > .01).all() and (xi[4:, 4:] > .01).all()
         assert xi[:4, 4:].sum() + xi[4:, :4].sum() < .02
@@ -98,14 +99,14 @@ def test_attention_is_paid_to_similar_models():
 
 @forms
 def test_models_that_are_all_alike_have_no_negative_share(form):
-    xi = method("fedamp", mlp(), form=form).compute_attention(torch.ones(30, 30, dtype=torch.float64))
+    xi = method("fedamp", network(), form=form).compute_attention(torch.ones(30, 30, dtype=torch.float64))
     assert (xi >= 0).all()
     near(xi.sum(1), torch.ones(30, dtype=torch.float64), 1e-12)
 
 
 def test_attention_may_be_as_sharp_as_one_likes():
     rows = torch.randn(4, 9, generator=torch.Generator().manual_seed(0)).double()
-    amp = method("fedamp", mlp(), form="heuristic", sigma=1e5)
+    amp = method("fedamp", network(), form="heuristic", sigma=1e5)
     xi = amp.compute_attention(rows @ rows.T)
     assert xi.isfinite().all() and (xi.topk(2).values.sum(1) > .999).all()
     assert amp.compute_attention(rows[:1] @ rows[:1].T).tolist() == [[1.]]
@@ -115,7 +116,7 @@ def test_attention_may_be_as_sharp_as_one_likes():
 def test_by_default_attention_follows_the_distances(scale):
     """Whatever the models' scale, a client's own model has part of the weight, and nearer models more of the rest."""
     rows = torch.randn(20, 40, generator=torch.Generator().manual_seed(0)).double() * scale
-    xi = method("fedamp", mlp()).compute_attention(rows @ rows.T)
+    xi = method("fedamp", network()).compute_attention(rows @ rows.T)
     own = xi.diagonal().clone()
     assert ((own > .5) & (own < .75)).all() and (xi > 0).all()
     far = torch.cdist(rows, rows).fill_diagonal_(torch.inf)
@@ -127,14 +128,15 @@ def test_where_half_of_the_distances_are_0_models_are_not_mixed():
     rows = torch.zeros(5, 3).double()
     rows[0] = 1.
     for few in (rows, rows[:1]):
-        assert torch.equal(method("fedamp", mlp()).compute_attention(few @ few.T), torch.eye(len(few)).double())
-    near(method("fedamp", mlp(), sigma=1.).compute_attention(rows @ rows.T)[1, 2:], torch.tensor([.25] * 3).double())
+        assert torch.equal(method("fedamp", network()).compute_attention(few @ few.T), torch.eye(len(few)).double())
+    wide = method("fedamp", network(), sigma=1.)
+    near(wide.compute_attention(rows @ rows.T)[1, 2:], torch.tensor([.25] * 3).double())
 
 
 @pytest.mark.parametrize("share", [1., .6])
 def test_the_mean_weight_of_its_own_model_is_reported(share):
     """The mean is over all clients, whoever takes part and whoever is evaluated after training."""
-    lab = trial("fedamp", share, rounds=2)
+    lab = run("fedamp", share, rounds=2)
     w = torch.stack([lab.mine(c).w for c in range(8)]).double() - lab.method.model.start
     expected = lab.method.compute_attention(w @ w.T)
     assert lab.round(2).facts["own_weight"] == pytest.approx(float(expected.diagonal().mean()), abs=1e-9)
@@ -152,7 +154,7 @@ def test_a_pull_that_overshoots_is_refused(tmp_path, cache):
 
 
 def test_a_client_receives_and_sends_one_model():
-    lab = trial("fedamp", rounds=0)
+    lab = run("fedamp", rounds=0)
     assert lab.method.traffic(lab.shared, lab.up) == (4 * 1210, 4 * 1210)
 
 

@@ -14,17 +14,10 @@ from fedmpi.method import Participants
 from fedmpi.storage.history import read_history
 from tests.federations import Digits, Lab, method
 from tests.methods.reference import Reference
+from tests.methods.trial import ROUNDS, near, run
 from tests.runs import run_alone
 
-ROUNDS, SHARE = 3, .6
-
-
-def run(mlp, federation, name="fedcps", share=SHARE, rounds=ROUNDS, seed=3, **settings):
-    return Lab(method(name, mlp, **settings), federation, share=share, seed=seed).go(rounds)
-
-
-def near(one, other, atol=1e-5):
-    torch.testing.assert_close(one, other, rtol=0, atol=atol)
+SHARE = .6
 
 
 class Written:
@@ -84,7 +77,7 @@ class Written:
 @pytest.mark.usefixtures("momentum")
 @pytest.mark.parametrize("share, whose", [(1., "cluster"), (SHARE, "cluster"), (1., "client")])
 def test_it_is_what_its_formulas_say(mlp, federation, share, whose):
-    found = run(mlp, federation, share=share, layers=1, lam=.4, personal_layers=whose)
+    found = run("fedcps", participation=share, layers=1, lam=.4, personal_layers=whose)
     written = Written(Reference(mlp, federation, found.config), mlp.starts(3), .4, whose == "client")
     for t in range(ROUNDS):
         written.round(t)
@@ -102,33 +95,33 @@ def test_it_is_what_its_formulas_say(mlp, federation, share, whose):
 
 
 @pytest.mark.parametrize("layers", [1, 2])
-def test_one_cluster_without_pull_is_fedavg(mlp, federation, layers):
-    free, plain = run(mlp, federation, k=1, lam=0., layers=layers), run(mlp, federation, "fedavg", weights="equal")
+def test_one_cluster_without_pull_is_fedavg(layers):
+    free, plain = run("fedcps", k=1, lam=0., layers=layers), run("fedavg", weights="equal")
     near(torch.cat([free.shared.base, free.shared.theta[0]]), plain.shared.w, 1e-6)
 
 
 @pytest.mark.parametrize("limit", [{"k": 1}, {"lam": 0.}])
-def test_the_defaults_are_not_the_limits(mlp, federation, limit):
-    default, other = (run(mlp, federation, layers=1, **chosen) for chosen in ({}, limit))
+def test_the_defaults_are_not_the_limits(limit):
+    default, other = (run("fedcps", layers=1, **chosen) for chosen in ({}, limit))
     assert max((default.mine(c).w - other.mine(c).w).abs().max() for c in range(8)) > 1e-4
 
 
-def test_the_pull_is_towards_the_cluster_model(mlp, federation):
+def test_the_pull_is_towards_the_cluster_model(mlp):
     gaps = []
     for lam in (0., 1., 10.):
-        lab = run(mlp, federation, rounds=1, share=1., lam=lam, k=1, layers=1)
+        lab = run("fedcps", rounds=1, participation=1., lam=lam, k=1, layers=1)
         gaps.append(float((lab.mine(2).w - mlp.start).norm()))
     assert gaps == sorted(gaps, reverse=True) and gaps[-1] < gaps[0] / 2
 
 
-def lams(mlp, federation, **settings):
-    lab = run(mlp, federation, rounds=1, share=1., k=1, layers=1, **settings)
+def lams(federation, **settings):
+    lab = run("fedcps", rounds=1, participation=1., federation=federation, k=1, layers=1, **settings)
     who = lab.train(1)
     lab.method.server(lab.shared, lab.rows(), who)
     return lab, who.each["lam"]
 
 
-def test_few_samples_make_a_strong_pull(mlp):
+def test_few_samples_make_a_strong_pull():
     """Clients of one kind differ only in their number of samples; the median one has lam."""
     pool = Digits((120,)).client(0)
 
@@ -137,9 +130,9 @@ def test_few_samples_make_a_strong_pull(mlp):
             n = int(self.sizes[i])
             return pool._replace(x_train=pool.x_train[:n], y_train=pool.y_train[:n])
     sizes = (20, 50, 60, 70, 120)
-    _, found = lams(mlp, Sliced(sizes), lam=.2, lam_max=100.)
+    _, found = lams(Sliced(sizes), lam=.2, lam_max=100.)
     assert found[0] > 2 * found[1:4].max() and found[4] < found[1:4].min() and .1 < np.median(found) < .4
-    _, clipped = lams(mlp, Sliced(sizes), lam=.2, lam_max=.3, lam_min=.15)
+    _, clipped = lams(Sliced(sizes), lam=.2, lam_max=.3, lam_min=.15)
     np.testing.assert_allclose(clipped, np.clip(found, .15, .3), rtol=1e-5)
     assert {.15, .3} < set(clipped.round(6).tolist())
 
@@ -152,8 +145,8 @@ def test_the_factor_is_that_of_medians(mlp):
     assert method("fedcps", mlp).compute_scale(torch.tensor(7.), np.array([3]), np.array([0.]), np.array([.1])) == 7
 
 
-def test_a_client_of_a_single_batch_keeps_the_given_pull(mlp):
-    _, found = lams(mlp, Digits((8, 35, 47)), lam=.2)
+def test_a_client_of_a_single_batch_keeps_the_given_pull():
+    _, found = lams(Digits((8, 35, 47)), lam=.2)
     assert found[0] == np.float32(.2) and len(set(found)) == 3
 
 

@@ -10,7 +10,8 @@ import torch
 from fedmpi.methods.fedfomo import CHOICE_STREAM
 from tests.clients.normed import model_of
 from tests.federations import View, apart, method
-from tests.methods.plain import ROUNDS, again, digits, mlp, near, trial
+from tests.methods.plain import again
+from tests.methods.trial import ROUNDS, digits, near, network, run
 
 
 def sent_to(i, t, seed, affinity, M, epsilon):
@@ -50,7 +51,7 @@ def written(ref, M, epsilon, fall, held_out=.2):
 @pytest.mark.parametrize("M, epsilon, fall, held_out", [
     (5, .3, .05, .2), (2, 0., 0., .3), (2, 1., 0., .2), (3, .5, .25, .5), (20, 0., .05, .2)])
 def test_the_formulas(M, epsilon, fall, held_out):
-    found = trial("fedfomo", M=M, epsilon=epsilon, fall=fall, held_out=held_out)
+    found = run("fedfomo", M=M, epsilon=epsilon, fall=fall, held_out=held_out)
     w, affinity = written(again(found), M, epsilon, fall, held_out)
     near(found.shared.affinity, affinity, 1e-4)
     assert (affinity > 0).sum() > 5 and (affinity < 0).any()
@@ -60,7 +61,7 @@ def test_the_formulas(M, epsilon, fall, held_out):
 
 
 def test_the_models_of_highest_affinity_are_sent():
-    method_, table = method("fedfomo", mlp(), M=2, epsilon=0.), torch.eye(6)
+    method_, table = method("fedfomo", network(), M=2, epsilon=0.), torch.eye(6)
     table[4] = torch.tensor([.1, -3., .7, 0., 1., .5])
     table[1, 5] = -.1
     who = SimpleNamespace(ids=np.array([1, 4]), round=3, seed=0)
@@ -72,7 +73,7 @@ def test_the_models_of_highest_affinity_are_sent():
 
 
 def test_equal_affinities_come_in_an_order_drawn_for_round_and_client():
-    method_, table = method("fedfomo", mlp(), M=3, epsilon=0.), SimpleNamespace(affinity=torch.eye(30))
+    method_, table = method("fedfomo", network(), M=3, epsilon=0.), SimpleNamespace(affinity=torch.eye(30))
     rows = [tuple(r) for t in range(4) for r in method_.choose_models(
         table, SimpleNamespace(ids=np.arange(30), round=t, seed=0)).tolist()]
     assert len(set(rows)) > 110
@@ -85,7 +86,7 @@ def test_greed_and_chance():
     who = [SimpleNamespace(ids=np.array([0]), round=t, seed=1) for t in range(60)]
 
     def best(epsilon, fall=0.):
-        found = method("fedfomo", mlp(), M=1, epsilon=epsilon, fall=fall)
+        found = method("fedfomo", network(), M=1, epsilon=epsilon, fall=fall)
         return [int(found.choose_models(SimpleNamespace(affinity=table), w)[0, 0]) for w in who]
     assert set(best(0.)) == {8} and set(best(1.)) == set(range(1, 9))
     assert 20 < sum(j == 8 for j in best(.5)) < 50
@@ -96,7 +97,7 @@ def test_greed_and_chance():
 def test_each_model_that_is_sent_is_one_of_chance_or_of_greed():
     table = torch.eye(9)
     table[0] = torch.arange(9.)
-    found = method("fedfomo", mlp(), M=4, epsilon=.5, fall=0.)
+    found = method("fedfomo", network(), M=4, epsilon=.5, fall=0.)
     who = [SimpleNamespace(ids=np.array([0]), round=t, seed=1) for t in range(60)]
     rows = [found.choose_models(SimpleNamespace(affinity=table), w)[0].tolist() for w in who]
     assert all(len({*row, 0}) == 5 for row in rows)
@@ -127,16 +128,16 @@ class HeldLabels(View):
 
 def test_what_validates_does_not_train():
     """In the first round all models are equal, so held-out samples decide nothing; later they do."""
-    first, other = (trial("fedfomo", rounds=1, federation=f) for f in (digits(), HeldLabels(digits())))
+    first, other = (run("fedfomo", rounds=1, federation=f) for f in (digits(), HeldLabels(digits())))
     # Client 1 has a single sample, which both trains and validates.
     for c in set(range(8)) - {1}:
         near(first.mine(c).w, other.mine(c).w, 0)
-    assert apart(trial("fedfomo").state(), trial("fedfomo", federation=HeldLabels(digits())).state()) > 1e-3
+    assert apart(run("fedfomo").state(), run("fedfomo", federation=HeldLabels(digits())).state()) > 1e-3
 
 
 def test_a_client_that_nobody_helps_trains_alone():
     """Models that are worse than its own get no weight; its own training does, if it helped."""
-    lab = trial("fedfomo", participation=1., rounds=1)
+    lab = run("fedfomo", participation=1., rounds=1)
     for c in range(8):
         w = lab.mine(c).w
         lab.group.store.write(c, lab.mine(c)._replace(w=w if c == 2 else -9 * w))
@@ -151,7 +152,7 @@ def test_a_client_that_nobody_helps_trains_alone():
 
 def test_a_training_that_did_not_help_is_taken_back():
     """If its own trained model and those of all others are worse, a client starts from the same model again."""
-    lab = trial("fedfomo", participation=1., rounds=1)
+    lab = run("fedfomo", participation=1., rounds=1)
     v, ref = lab.mine(2).before, again(lab)
     for c in range(8):
         lab.group.store.write(c, lab.mine(c)._replace(w=-9 * lab.mine(c).w))
@@ -161,13 +162,13 @@ def test_a_training_that_did_not_help_is_taken_back():
 
 
 def test_bytes_of_a_client():
-    lab = trial("fedfomo", rounds=0, M=3)
+    lab = run("fedfomo", rounds=0, M=3)
     assert lab.method.traffic(lab.shared, lab.up) == (3 * 4 * 1210, 4 * 1210 + 4 * 4)
 
 
 def test_a_copy_of_its_own_model_is_worth_nothing():
     """Otherwise a rounding error divided by a distance of nearly 0 would get a large weight."""
-    lab = trial("fedfomo", participation=1., rounds=1)
+    lab = run("fedfomo", participation=1., rounds=1)
     for c in range(8):
         lab.group.store.write(c, lab.mine(c)._replace(w=lab.mine(2).w + 1e-8 * (c != 2)))
     before = lab.shared.affinity.clone()

@@ -12,11 +12,8 @@ from fedmpi.data.federation import Federation, prepare_federation
 from fedmpi.engines.vmap import Vmap
 from fedmpi.methods.fedgroup import GROUPING_STREAM
 from tests.federations import Lab, apart, method
-from tests.methods.plain import ROUNDS, again, digits, mlp, near
-
-
-def grouped(rounds=ROUNDS, federation=None, participation=.6, seed=3, **settings):
-    return Lab(method("fedgroup", mlp(), **settings), federation or digits(), share=participation, seed=seed).go(rounds)
+from tests.methods.plain import again
+from tests.methods.trial import ROUNDS, digits, near, network, run
 
 
 def unit(v):
@@ -54,7 +51,7 @@ def written(ref, K, first):
 @pytest.mark.usefixtures("momentum")
 @pytest.mark.parametrize("K, first", [(2, 2), (3, 1), (2, 20), (1, 3)])
 def test_the_formulas(K, first):
-    found = grouped(K=K, first=first)
+    found = run("fedgroup", K=K, first=first)
     models, mean, group = written(again(found), K, first)
     assert found.shared.group.tolist() == [group.get(i, -1) for i in range(8)]
     near(found.shared.models, models)
@@ -64,15 +61,15 @@ def test_the_formulas(K, first):
 
 
 def test_one_group_is_fedavg_from_its_first_training_on():
-    one, plain = grouped(K=1, first=3), Lab(method("fedavg", mlp()), digits(), share=.6)
-    opened = Lab(method("fedgroup", mlp(), K=1, first=3), digits(), share=.6).open()
+    one, plain = run("fedgroup", K=1, first=3), Lab(method("fedavg", network()), digits(), share=.6)
+    opened = Lab(method("fedgroup", network(), K=1, first=3), digits(), share=.6).open()
     plain.shared = plain.shared._replace(w=opened.shared.models[0])
     near(one.shared.models[0], plain.go().shared.w, 1e-6)
-    assert apart(one.state(), grouped(K=1, first=8).state()) > 1e-3
+    assert apart(one.state(), run("fedgroup", K=1, first=8).state()) > 1e-3
 
 
 def test_groups_are_static():
-    lab, seen = grouped(0, K=2, first=2), []
+    lab, seen = run("fedgroup", rounds=0, K=2, first=2), []
     # This engine trains newcomers and others at once.
     lab.group.engine = Vmap()
     # The groups are not those that updates would now give.
@@ -88,7 +85,7 @@ def test_groups_are_static():
 
 
 def test_a_client_that_never_took_part_is_judged_by_the_group_it_would_join():
-    lab = grouped(1, K=2, first=2)
+    lab = run("fedgroup", rounds=1, K=2, first=2)
     (c, *_), ref = (lab.shared.group < 0).nonzero().flatten().tolist(), again(lab)
     own = ref.sgd(ref.start, ref.batches(c, 1), 1) - ref.start
     near_to = int(np.argmax([float(unit(own) @ unit(m)) for m in lab.shared.directions]))
@@ -101,10 +98,10 @@ def test_planted_groups_are_found(cache, first):
     """20 clients are in 5 groups of two classes each; with 10 clients in the first training, the others join later."""
     data = resolve({"data": {"clients": 20, "cache": str(cache), "partition": "pathological"}}).data
     federation = Federation(prepare_federation(data, 0))
-    lab = grouped(1, federation, 1., seed=0, K=5, first=first)
+    lab = run("fedgroup", 1., 1, federation, seed=0, K=5, first=first)
     assert adjusted_rand_score(federation.groups, lab.shared.group) == 1
 
 
 def test_a_client_receives_and_sends_one_model():
-    lab = grouped(0)
+    lab = run("fedgroup", rounds=0)
     assert lab.method.traffic(lab.shared, lab.up) == (4 * 1210, 4 * 1210)

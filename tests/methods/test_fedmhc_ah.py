@@ -11,16 +11,7 @@ from fedmpi.data.federation import Federation, prepare_federation
 from tests.federations import Lab, method
 from tests.methods.lloyd import lloyd
 from tests.methods.reference import Reference, fedah_mix, head_then_body
-
-ROUNDS, SHARE = 3, .6
-
-
-def run(mlp, federation, name="fedmhc_ah", share=SHARE, **settings):
-    return Lab(method(name, mlp, **settings), federation, share=share).go(ROUNDS)
-
-
-def near(one, other, atol=1e-5):
-    torch.testing.assert_close(one, other, rtol=0, atol=atol)
+from tests.methods.trial import ROUNDS, near, run
 
 
 def best(ref, c, phi, heads):
@@ -51,7 +42,7 @@ def transcribed(ref, M):
 
 @pytest.mark.usefixtures("training")
 def test_it_is_what_its_formulas_say(mlp, federation):
-    found = run(mlp, federation, M=3)
+    found = run("fedmhc_ah", M=3)
     ref = Reference(mlp, federation, found.config)
     phi, heads, own, W = transcribed(ref, 3)
     near(found.shared.phi, phi)
@@ -71,8 +62,8 @@ def judged(ref, c, phi, heads, own, W):
 
 
 @pytest.mark.parametrize("settings", [{}, {"mix_start": .5, "head_epochs": 2}, {"mix_everyone": True}])
-def test_one_group_is_fedah(mlp, federation, settings):
-    grouped, plain = run(mlp, federation, M=1, **settings), run(mlp, federation, "fedah", **settings)
+def test_one_group_is_fedah(settings):
+    grouped, plain = run("fedmhc_ah", M=1, **settings), run("fedah", **settings)
     near(torch.cat([grouped.shared.phi, grouped.shared.heads[0]]), plain.shared.w, 0)
     for c in range(8):
         near(grouped.mine(c).h, plain.mine(c).h, 0)
@@ -80,11 +71,11 @@ def test_one_group_is_fedah(mlp, federation, settings):
     np.testing.assert_array_equal(grouped.judge(ROUNDS), plain.judge(ROUNDS))
 
 
-def test_it_is_none_of_its_parents(mlp, federation):
-    found = run(mlp, federation)
+def test_it_is_none_of_its_parents():
+    found = run("fedmhc_ah")
     head = torch.cat([found.shared.phi, found.shared.heads[0]])
-    assert (head - run(mlp, federation, "fedah").shared.w).abs().max() > 1e-3
-    assert (found.shared.heads - run(mlp, federation, "fedmhc").shared.heads).abs().max() > 1e-3
+    assert (head - run("fedah").shared.w).abs().max() > 1e-3
+    assert (found.shared.heads - run("fedmhc").shared.heads).abs().max() > 1e-3
 
 
 @pytest.mark.parametrize("seed", [0, 1])

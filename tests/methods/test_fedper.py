@@ -91,7 +91,7 @@ def test_the_own_part_with_the_averaged_one_is_judged_and_right_after_training_b
 @pytest.mark.parametrize("name", NAMES)
 def test_no_personal_part_is_shared(name):
     """Every participant has its own part, which is not the average of all and is not sent."""
-    found = run(name, share=1.)
+    found = run(name, participation=1.)
     parts = torch.stack([found.mine(c)[0] for c in range(8)])
     assert torch.pdist(parts).min() > 1e-3
     model, numbers = found.method.model, sum(found.method.traffic(found.shared, found.up)) / 4
@@ -107,8 +107,8 @@ def test_a_client_keeps_no_more_than_its_head_in_memory(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_none_of_them_is_fedavg_or_local(name):
-    found, model = run(name, share=1.), network()
+    found, model = run(name, participation=1.), network()
     block = model.h if name == "lg_fedavg" else model.phi
     for other in ("fedavg", "local"):
-        other = run(other, share=1.)
+        other = run(other, participation=1.)
         assert (found.shared[0] - judged(other, 0)[block]).abs().max() > 1e-3

@@ -13,16 +13,9 @@ from fedmpi.errors import BadInput
 from fedmpi.method import Participants
 from tests.federations import Lab, apart, cnn, method
 from tests.methods.reference import Reference, local
+from tests.methods.trial import ROUNDS, near, run
 
-ROUNDS, SHARE = 3, .6
-
-
-def run(mlp, federation, name="fesem", share=SHARE, **settings):
-    return Lab(method(name, mlp, **settings), federation, share=share).go(ROUNDS)
-
-
-def near(one, other, atol=1e-5):
-    torch.testing.assert_close(one, other, rtol=0, atol=atol)
+SHARE = .6
 
 
 def lloyd(x, centres, n):
@@ -79,7 +72,7 @@ SETTINGS = [{}, {"weights": "samples", "lam": .5}, {"keep": True, "lam": .5},
 @pytest.mark.usefixtures("momentum")
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 def test_it_is_what_its_formulas_say(mlp, federation, settings):
-    found = run(mlp, federation, k=3, **settings)
+    found = run("fesem", k=3, **settings)
     ref = Reference(mlp, federation, found.config)
     w, of, theta = transcribed(ref, 3, settings.get("keep", False), settings.get("lam", 0.), "weights" in settings,
                                slice(ref.cut, None) if "layers" in settings else slice(None),
@@ -92,20 +85,20 @@ def test_it_is_what_its_formulas_say(mlp, federation, settings):
             near(found.mine(c).theta, theta[c])
 
 
-def test_one_cluster_is_fedavg(mlp, federation):
+def test_one_cluster_is_fedavg():
     for weights in ("equal", "samples"):
-        near(run(mlp, federation, k=1, weights=weights).shared.w[0],
-             run(mlp, federation, "fedavg", weights=weights).shared.w, 1e-6)
+        near(run("fesem", k=1, weights=weights).shared.w[0],
+             run("fedavg", weights=weights).shared.w, 1e-6)
 
 
 def test_clients_that_keep_their_models_without_a_pull_are_local(mlp, federation):
-    found = run(mlp, federation, keep=True)
+    found = run("fesem", keep=True)
     for c, w in local(Reference(mlp, federation, found.config), ROUNDS).items():
         near(found.mine(c).theta, w)
 
 
-def test_the_default_is_not_the_limit(mlp, federation):
-    assert apart(run(mlp, federation).state(), run(mlp, federation, k=1).state()) > 1e-3
+def test_the_default_is_not_the_limit():
+    assert apart(run("fesem").state(), run("fesem", k=1).state()) > 1e-3
 
 
 def test_a_stronger_pull_keeps_a_client_closer_to_its_centre(mlp, federation):

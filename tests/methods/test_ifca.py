@@ -10,17 +10,10 @@ from fedmpi.config.schema import resolve
 from fedmpi.data.federation import Federation, prepare_federation
 from tests.federations import Lab, apart, method
 from tests.methods.reference import Reference
+from tests.methods.trial import ROUNDS, near, run
 
-ROUNDS, SHARE = 3, .6
+SHARE = .6
 bodies = pytest.mark.parametrize("shared_body", [False, True])
-
-
-def run(mlp, federation, name="ifca", share=SHARE, **settings):
-    return Lab(method(name, mlp, **settings), federation, share=share).go(ROUNDS)
-
-
-def near(one, other, atol=1e-5):
-    torch.testing.assert_close(one, other, rtol=0, atol=atol)
 
 
 def models(lab):
@@ -50,23 +43,23 @@ def transcribed(ref, starts, shared_body, average):
 @bodies
 @pytest.mark.parametrize("average", ["equal", "mean", "share"])
 def test_it_is_what_its_formulas_say(mlp, federation, shared_body, average):
-    found = run(mlp, federation, k=3, shared_body=shared_body, average=average)
+    found = run("ifca", k=3, shared_body=shared_body, average=average)
     w, z = transcribed(Reference(mlp, federation, found.config), mlp.starts(3), shared_body, average)
     near(models(found), w)
     assert len(set(z)) > 1
 
 
 @bodies
-def test_one_cluster_is_fedavg(mlp, federation, shared_body):
-    plain, weighted = (run(mlp, federation, "fedavg", weights=w).shared.w for w in ("equal", "samples"))
-    near(models(run(mlp, federation, k=1, shared_body=shared_body))[0], plain, 1e-6)
+def test_one_cluster_is_fedavg(shared_body):
+    plain, weighted = (run("fedavg", weights=w).shared.w for w in ("equal", "samples"))
+    near(models(run("ifca", k=1, shared_body=shared_body))[0], plain, 1e-6)
     for average in ("mean", "share"):
-        near(models(run(mlp, federation, k=1, shared_body=shared_body, average=average))[0], weighted, 1e-6)
+        near(models(run("ifca", k=1, shared_body=shared_body, average=average))[0], weighted, 1e-6)
     assert (plain - weighted).abs().max() > 1e-3
 
 
-def test_the_default_is_not_the_limit(mlp, federation):
-    assert apart(run(mlp, federation).state(), run(mlp, federation, k=1).state()) > 1e-3
+def test_the_default_is_not_the_limit():
+    assert apart(run("ifca").state(), run("ifca", k=1).state()) > 1e-3
 
 
 @pytest.mark.parametrize("average", ["equal", "share"])
@@ -79,7 +72,7 @@ def test_a_cluster_that_nobody_chose_keeps_its_model(mlp, federation, average):
 
 
 def test_a_client_is_judged_by_the_cluster_that_fits_its_training_data_best(mlp, federation):
-    found = run(mlp, federation)
+    found = run("ifca")
     ref, w = Reference(mlp, federation, found.config), models(found)
     chosen = [int(np.argmin([ref.loss(v, c) for v in w])) for c in range(8)]
     for c, judged in found.apply(found.method.personal, range(8), ROUNDS).items():

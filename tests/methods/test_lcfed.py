@@ -15,17 +15,10 @@ from fedmpi.errors import BadInput
 from fedmpi.method import nbytes
 from tests.federations import Digits, Lab, apart, method
 from tests.methods.reference import Reference
+from tests.methods.trial import ROUNDS, near, run
 
-ROUNDS, SHARE = 3, .6
+SHARE = .6
 SMALL = {"K": 3, "D": 4}
-
-
-def run(mlp, federation, name="lcfed", share=SHARE, rounds=ROUNDS, **settings):
-    return Lab(method(name, mlp, **settings), federation, share=share).go(rounds)
-
-
-def near(one, other, atol=1e-5):
-    torch.testing.assert_close(one, other, rtol=0, atol=atol)
 
 
 def trained(ref, i, t, omega, Omega, Phi, mu, lam):
@@ -85,12 +78,12 @@ def transcribed(ref, M, K, mu, lam, first):
 @pytest.mark.parametrize("share", [1., SHARE])
 def test_it_is_what_its_formulas_say(mlp, federation, share):
     settings = {"mu": .6, "lam": .3, **SMALL}
-    found = run(mlp, federation, share=share, **settings)
+    found = run("lcfed", participation=share, **settings)
     ref = Reference(mlp, federation, found.config)
     M = components(ref, found.method.warm_up_participants(8, 3), 4, .3)
     signs = np.sign((M * found.shared.M.numpy()).sum(1, keepdims=True))
     near(found.shared.M, torch.from_numpy(M * signs).float(), 1e-4)
-    first = run(mlp, federation, share=share, rounds=1, **settings).shared.R
+    first = run("lcfed", participation=share, rounds=1, **settings).shared.R
     Phi, Omega, R, omega = transcribed(ref, M, 3, .6, .3, first)
     assert found.shared.R.tolist() == R.tolist() and len(set(R)) > 2
     near(found.shared.Phi, Phi)
@@ -101,22 +94,22 @@ def test_it_is_what_its_formulas_say(mlp, federation, share):
         near(found.apply(found.method.personal, [c])[c], omega[c])
 
 
-def test_one_cluster_without_pulls_is_local(mlp, federation):
-    free, alone = run(mlp, federation, mu=0., lam=0., K=1), run(mlp, federation, "local")
+def test_one_cluster_without_pulls_is_local():
+    free, alone = run("lcfed", mu=0., lam=0., K=1), run("local")
     for c in range(8):
         near(free.mine(c).omega, alone.mine(c).w, 0)
 
 
 @pytest.mark.parametrize("limit", [{"mu": 0.}, {"lam": 0.}, {"K": 1}])
-def test_the_defaults_are_not_the_limits(mlp, federation, limit):
-    default, other = (run(mlp, federation, **SMALL | chosen) for chosen in ({}, limit))
+def test_the_defaults_are_not_the_limits(limit):
+    default, other = (run("lcfed", **SMALL | chosen) for chosen in ({}, limit))
     assert max((default.mine(c).omega - other.mine(c).omega).abs().max() for c in range(8)) > 1e-5
 
 
-def test_a_stronger_pull_keeps_a_client_closer_to_its_centre(mlp, federation):
+def test_a_stronger_pull_keeps_a_client_closer_to_its_centre(mlp):
     gaps = []
     for mu in (0., 1., 10.):
-        lab = run(mlp, federation, share=1., rounds=1, mu=.1, lam=0., **SMALL)
+        lab = run("lcfed", participation=1., rounds=1, mu=.1, lam=0., **SMALL)
         lab.method = method("lcfed", mlp, mu=mu, lam=0., **SMALL)
         omega = lab.apply(lab.method.client, [2], 1)[2][0].omega
         gaps.append(float((omega - lab.shared.Omega[lab.shared.R[2]]).norm()))
@@ -133,10 +126,10 @@ def test_of_the_pre_round_nothing_is_kept_but_the_components(mlp, federation):
     assert all(torch.equal(lab.mine(c).omega, mlp.start) for c in range(8))
 
 
-def test_a_client_that_never_took_part_is_pulled_to_no_cluster(mlp, federation):
-    lab = run(mlp, federation, rounds=1, mu=5., lam=0., **SMALL)
+def test_a_client_that_never_took_part_is_pulled_to_no_cluster():
+    lab = run("lcfed", rounds=1, mu=5., lam=0., **SMALL)
     absent = int((lab.shared.R < 0).nonzero()[0])
-    free = run(mlp, federation, "local", rounds=1)
+    free = run("local", rounds=1)
     near(lab.apply(lab.method.client, [absent], 1)[absent][0].omega,
          free.apply(free.method.client, [absent], 1)[absent][0].w, 0)
 
@@ -156,28 +149,28 @@ def test_the_cost_of_similarity_falls_as_the_vectors_do(mlp, federation):
     assert count_multiply_adds(2, 3, 5) == (2 * 3 + 2 + 3) * 5
 
 
-def test_the_server_assigns_from_images_alone(mlp, federation):
+def test_the_server_assigns_from_images_alone():
     """The clusters follow from the images, whatever the models are."""
-    lab = run(mlp, federation, rounds=1, share=1., **SMALL)
+    lab = run("lcfed", rounds=1, participation=1., **SMALL)
     who = lab.train(1)
     images = lab.rows().image.gather()
     blind = lab.shared._replace(Phi=None, Omega=None, M=None)
     assert lab.method.assign_clusters(images, blind, who).tolist() == lab.round(1).facts["clusters"].tolist()
 
 
-def test_a_client_receives_its_own_centre_and_the_extractor(mlp, federation):
-    lab = run(mlp, federation, rounds=1, **SMALL)
+def test_a_client_receives_its_own_centre_and_the_extractor(mlp):
+    lab = run("lcfed", rounds=1, **SMALL)
     down, up = lab.method.traffic(lab.shared, lab.up)
     assert down == 4 * (mlp.phi.stop + mlp.size) and up == 4 * (mlp.size + 4)
     assert down < nbytes(lab.shared)
 
 
-def test_few_clients_give_fewer_components(mlp):
-    lab = run(mlp, Digits((12, 9, 14)), share=1.)
+def test_few_clients_give_fewer_components():
+    lab = run("lcfed", federation=Digits((12, 9, 14)), participation=1.)
     # Three models vary in two directions.
     assert len(lab.shared.M) == 3 and not lab.shared.M[2].any()
     assert all(v.isfinite().all() for v in lab.state().values())
-    alone = run(mlp, Digits((12,)), share=1.)
+    alone = run("lcfed", federation=Digits((12,)), participation=1.)
     assert not alone.shared.M.any() and apart(alone.state(), Lab(alone.method, Digits((12,))).state()) > 1e-3
 
 

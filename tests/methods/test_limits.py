@@ -11,31 +11,15 @@ from fedmpi.data.federation import Federation, prepare_federation
 from tests.federations import TRAIN, Digits, Lab, apart, method
 from tests.methods import reference
 from tests.methods.reference import Reference
+from tests.methods.trial import ROUNDS, again, near, run
 
-ROUNDS = 3
 shares = pytest.mark.parametrize("share", [1., .6])
-
-
-@pytest.fixture
-def run(mlp, federation):
-    def run(name, share=1., rounds=ROUNDS, federation=federation, train=None, **settings):
-        return Lab(method(name, mlp, **settings), federation, share=share, train=train).go(rounds)
-    return run
-
-
-def near(one, other, atol=1e-5):
-    torch.testing.assert_close(one, other, rtol=0, atol=atol)
-
-
-def again(run):
-    """Return the plain reference for the same federation and rounds."""
-    return Reference(run.method.model, run.federation, run.config)
 
 
 # Limits
 
 
-def test_one_group_of_fedmhc_is_fedavg(run):
+def test_one_group_of_fedmhc_is_fedavg():
     """lam pulls only theta; phi and H do not depend on it."""
     for lam in (0., .5):
         grouped, plain = run("fedmhc", .6, M=1, lam=lam), run("fedavg", .6, weights="equal")
@@ -44,19 +28,19 @@ def test_one_group_of_fedmhc_is_fedavg(run):
 
 @pytest.mark.usefixtures("momentum")
 @pytest.mark.parametrize("anchor", ["global", "local"])
-def test_fedmhc_without_pull_is_local(run, anchor):
+def test_fedmhc_without_pull_is_local(anchor):
     free, alone = run("fedmhc", .6, lam=0., anchor=anchor), run("local", .6)
     for c in range(8):
         near(free.mine(c).theta, alone.mine(c).w, 1e-6)
 
 
-def test_a_stronger_pull_keeps_fedmhc_closer_to_its_anchor(run):
-    start = run("local", rounds=1).method.model.start
-    gaps = [(run("fedmhc", rounds=1, M=1, lam=lam).mine(2).theta - start).norm() for lam in (0., .5, 5., 20.)]
+def test_a_stronger_pull_keeps_fedmhc_closer_to_its_anchor():
+    start = run("local", 1., 1).method.model.start
+    gaps = [(run("fedmhc", 1., 1, M=1, lam=lam).mine(2).theta - start).norm() for lam in (0., .5, 5., 20.)]
     assert gaps == sorted(gaps, reverse=True) and gaps[-1] < gaps[0] / 3
 
 
-def test_fedah_that_never_takes_the_global_head_is_fedrep(run):
+def test_fedah_that_never_takes_the_global_head_is_fedrep():
     kept = run("fedah", .6, mix_start=0., mix_epochs=0)
     w, heads = reference.fedrep_with_head_upload(again(kept), ROUNDS)
     near(kept.shared.w, w)
@@ -67,7 +51,7 @@ def test_fedah_that_never_takes_the_global_head_is_fedrep(run):
         near(judged, torch.cat([w[:kept.method.model.h.start], heads[c]]))
 
 
-def test_fedah_that_always_takes_the_global_head_averages_it(run):
+def test_fedah_that_always_takes_the_global_head_averages_it():
     """Every participant starts from w, so a client's own head does not matter."""
     taken = run("fedah", .6, mix_start=1., mix_epochs=0)
     ref, w = again(taken), taken.method.model.start
@@ -79,23 +63,24 @@ def test_fedah_that_always_takes_the_global_head_averages_it(run):
     assert torch.equal(taken.apply(taken.method.personal, [1])[1], taken.shared.w)
 
 
-def test_mixing_everyone_is_mixing_participants_when_all_take_part(run):
-    assert run("fedah", mix_everyone=True).digest() == run("fedah").digest()
+def test_mixing_everyone_is_mixing_participants_when_all_take_part():
+    assert run("fedah", 1., mix_everyone=True).digest() == run("fedah", 1.).digest()
     assert run("fedah", .6, mix_everyone=True).digest() != run("fedah", .6).digest()
 
 
 @pytest.mark.parametrize("name, limit", [
     ("fedmhc", {"M": 1}), ("fedmhc", {"lam": 0.}), ("fedah", {"mix_start": 0., "mix_epochs": 0}),
     ("fedah", {"mix_epochs": 0}), ("fedavg", {"weights": "equal"})])
-def test_the_defaults_are_not_the_limits(run, name, limit):
-    default, other = run(name), run(name, **limit)
+def test_the_defaults_are_not_the_limits(name, limit):
+    default, other = run(name, 1.), run(name, 1., **limit)
     assert apart(default.state(), other.state()) > 1e-3
     assert not np.array_equal(default.judge(ROUNDS), other.judge(ROUNDS))
 
 
-def test_equal_clients_make_both_means_the_same(mlp, run):
+def test_equal_clients_make_both_means_the_same():
     equal = Digits((12,) * 4)
-    near(run("fedavg", federation=equal).shared.w, run("fedavg", federation=equal, weights="equal").shared.w, 1e-7)
+    one, other = (run("fedavg", 1., federation=equal, weights=weights).shared.w for weights in ("samples", "equal"))
+    near(one, other, 1e-7)
 
 
 # Transcriptions
@@ -104,14 +89,14 @@ def test_equal_clients_make_both_means_the_same(mlp, run):
 @pytest.mark.usefixtures("momentum")
 @shares
 @pytest.mark.parametrize("weights", ["samples", "equal"])
-def test_fedavg(run, share, weights):
+def test_fedavg(share, weights):
     found = run("fedavg", share, weights=weights)
     near(found.shared.w, reference.fedavg(again(found), ROUNDS, weights == "samples"))
 
 
 @pytest.mark.usefixtures("momentum")
 @shares
-def test_local(run, share):
+def test_local(share):
     found = run("local", share)
     for c, w in reference.local(again(found), ROUNDS).items():
         near(found.mine(c).w, w)
@@ -120,7 +105,7 @@ def test_local(run, share):
 @pytest.mark.usefixtures("momentum")
 @shares
 @pytest.mark.parametrize("anchor", ["global", "local"])
-def test_fedmhc(run, share, anchor):
+def test_fedmhc(share, anchor):
     found = run("fedmhc", share, M=3, lam=.8, anchor=anchor)
     phi, heads, theta = reference.fedmhc(again(found), ROUNDS, 3, .8, anchor)
     near(found.shared.phi, phi)
@@ -135,7 +120,7 @@ def test_fedmhc(run, share, anchor):
 @pytest.mark.usefixtures("training")
 @pytest.mark.parametrize("share, mix_everyone, mix_lr", [(.6, False, 1.), (.6, True, 20.), (1., False, 20.),
                                                          (1., True, 1.)])
-def test_fedah(run, share, mix_everyone, mix_lr):
+def test_fedah(share, mix_everyone, mix_lr):
     found = run("fedah", share, mix_everyone=mix_everyone, mix_lr=mix_lr)
     ref = again(found)
     w, own, W = reference.fedah(ref, ROUNDS, mix_everyone, mix_lr)

@@ -70,7 +70,7 @@ def test_every_method_says_how_or_refuses():
                 refuse_newcomers(config, config.method)
 
 
-def test_running_statistics_of_its_own_are_no_newcomers(mlp):
+def test_running_statistics_of_its_own_are_no_newcomers():
     network = {"name": "resnet18", "norm": "batch", "running_stats": "local"}
     config = resolve({"data": {"new_clients": 1}, "model": network})
     bound = config.method.with_model(type("Net", (), {"buffers": [slice(0, 1)]})())

@@ -118,7 +118,7 @@ def test_the_rates_follow_the_learning_rate_unless_they_are_set():
 
 def test_the_batches_of_a_step_are_independent():
     """Each gradient has its own draw; with the same samples for all the result differs."""
-    found = run("per_fedavg", rounds=1, share=1., federation=Digits((30,)))
+    found = run("per_fedavg", rounds=1, participation=1., federation=Digits((30,)))
     local = LocalTraining(found.config.seed, 0, 10, 1, None, .05, 0.)
     drawn = [set(draw_batches(local, 0, stream, 30).index[0]) for stream in (0, B1, B3, JUDGED)]
     assert all(a != b for k, a in enumerate(drawn) for b in drawn[:k])

@@ -7,7 +7,8 @@ import torch.nn.functional as F
 
 from tests.federations import apart
 from tests.methods.lloyd import lloyd
-from tests.methods.plain import ROUNDS, again, near, trial
+from tests.methods.plain import again
+from tests.methods.trial import ROUNDS, near, run
 
 
 def logits(ref, i, t, Theta, s, lr, epochs):
@@ -38,7 +39,7 @@ def written(ref, K, lr, epochs):
 @pytest.mark.usefixtures("training")
 @pytest.mark.parametrize("K, lr, epochs", [(3, 1., 1), (4, .3, 2), (7, 1., 1)])
 def test_the_formulas(K, lr, epochs):
-    found = trial("pfedcam", K=K, interp_lr=lr, interp_epochs=epochs)
+    found = run("pfedcam", K=K, interp_lr=lr, interp_epochs=epochs)
     ref = again(found)
     Theta, s = written(ref, K, lr, epochs)
     near(found.shared.Theta, Theta)
@@ -50,13 +51,13 @@ def test_the_formulas(K, lr, epochs):
 
 
 def test_one_cluster_is_fedavg():
-    near(trial("pfedcam", K=1).shared.Theta[0], trial("fedavg").shared.w, 1e-6)
-    assert apart(trial("pfedcam", K=2).state(), trial("pfedcam", K=2, interp_lr=0.).state()) > 1e-3
+    near(run("pfedcam", K=1).shared.Theta[0], run("fedavg").shared.w, 1e-6)
+    assert apart(run("pfedcam", K=2).state(), run("pfedcam", K=2, interp_lr=0.).state()) > 1e-3
 
 
 def test_a_client_prefers_the_model_that_suits_it():
     """One of the four models was trained on the client's own data."""
-    lab = trial("pfedcam", rounds=0)
+    lab = run("pfedcam", rounds=0)
     ref, Theta = again(lab), lab.shared.Theta.clone()
     Theta[2] = ref.sgd(ref.start, (b for t in range(20) for b in ref.batches(0, t)), 0)
     lab.shared = lab.shared._replace(Theta=Theta)
@@ -66,5 +67,5 @@ def test_a_client_prefers_the_model_that_suits_it():
 
 def test_a_client_receives_all_models_and_sends_one():
     """The FedMHC paper's table II counts five models with M = 4."""
-    lab = trial("pfedcam", rounds=0, K=4)
+    lab = run("pfedcam", rounds=0, K=4)
     assert lab.method.traffic(lab.shared, lab.up) == (4 * 4 * 1210, 4 * 1210)

@@ -20,9 +20,10 @@ from fedmpi.models.nets import CNN4, MLP, ResNet18
 from fedmpi.models.variational import MIN_SIGMA, Variational
 from tests.federations import TRAIN, Lab, apart, method
 from tests.methods.reference import Reference
+from tests.methods.trial import ROUNDS, near, run
 
 # rounds, features, classes
-ROUNDS, F_, C = 3, 16, 10
+F_, C = 16, 10
 ORDER = ["fc1.weight", "fc1.bias", "code.weight", "code.bias", "fc2.weight", "fc2.bias", "r_mu", "r_s"]
 
 
@@ -111,24 +112,13 @@ def fedcr(ref, start, beta, samples):
     return phi, h, r
 
 
-def near(one, other, atol=1e-5):
-    torch.testing.assert_close(one, other, rtol=0, atol=atol)
-
-
-@pytest.fixture
-def run(mlp, federation):
-    def run(name, rounds=ROUNDS, share=.6, engine=None, **settings):
-        return Lab(method(name, mlp, **settings), federation, engine, share=share).go(rounds)
-    return run
-
-
 def again(run):
     return Noisy(run.method.model, run.federation, run.config), run.method.net.start
 
 
 @pytest.mark.usefixtures("momentum")
 @pytest.mark.parametrize("r", ["own", "averaged"])
-def test_fedsr(run, r):
+def test_fedsr(r):
     found = run("fedsr", a_R=.2, a_C=.1, r=r)
     w, own = fedsr(*again(found), .2, .1, r == "own")
     near(found.shared.w, w[:len(found.shared.w)])
@@ -140,7 +130,7 @@ def test_fedsr(run, r):
 
 
 @pytest.mark.usefixtures("training")
-def test_fedcr(run):
+def test_fedcr():
     found = run("fedcr", beta=.05, samples=3)
     phi, h, r = fedcr(*again(found), .05, 3)
     near(found.shared.phi, phi)
@@ -152,9 +142,9 @@ def test_fedcr(run):
     assert found.shared.sigma.min() < .5
 
 
-def test_a_class_that_no_participant_holds_keeps_its_gaussian(run):
+def test_a_class_that_no_participant_holds_keeps_its_gaussian():
     """A round of all clients is followed by one of client 1 alone, which has a single sample."""
-    found = run("fedcr", rounds=1, share=1.)
+    found = run("fedcr", rounds=1, participation=1.)
     mu, sigma, (_, y) = found.shared.mu, found.shared.sigma, found.group.get_training_samples(1)
     assert mu.any(1).all()
     found.round(1, Participants(np.array([1]), found.federation.sizes[[1]], 1, 3))
@@ -164,7 +154,7 @@ def test_a_class_that_no_participant_holds_keeps_its_gaussian(run):
 
 
 @pytest.mark.parametrize("name, settings", [("fedsr", {"r": "averaged"}), ("fedcr", {"samples": 2})])
-def test_the_engines_agree_where_the_defaults_do_not_go(run, name, settings):
+def test_the_engines_agree_where_the_defaults_do_not_go(name, settings):
     engine = Vmap()
     engine.most = 2
     assert apart(run(name, engine=engine, **settings).state(), run(name, **settings).state()) < 1e-5
@@ -172,7 +162,7 @@ def test_the_engines_agree_where_the_defaults_do_not_go(run, name, settings):
 
 @pytest.mark.parametrize("name", ["fedsr", "fedcr"])
 @pytest.mark.parametrize("engine", [Loop(), Vmap()], ids=["loop", "vmap"])
-def test_clients_are_judged_after_head_epochs_on_the_means(run, name, engine):
+def test_clients_are_judged_after_head_epochs_on_the_means(name, engine):
     """The head alone is trained by SGD on the means of the codes, with its own batches; codes are not sampled."""
     found = run(name, ft=2)
     ref, c = Reference(found.method.model, found.federation, found.config), 2
@@ -194,7 +184,7 @@ def test_clients_are_judged_after_head_epochs_on_the_means(run, name, engine):
 
 
 @pytest.mark.parametrize("name", ["fedsr", "fedcr"])
-def test_after_local_training_the_local_model_is_judged(run, name):
+def test_after_local_training_the_local_model_is_judged(name):
     found = run(name)
     mine, up = found.apply(found.method.client, [2], ROUNDS)[2]
     w = found.method.trained(mine, up)
@@ -204,7 +194,7 @@ def test_after_local_training_the_local_model_is_judged(run, name):
     assert (w[found.method.net.h] - before[found.method.net.h]).abs().max() > 1e-3
 
 
-def test_products_of_experts_are_as_sure_as_all_samples_together(run):
+def test_products_of_experts_are_as_sure_as_all_samples_together():
     """For one client with one sample r is that sample's code times N(0, I), and N(0, I) for every other class."""
     found = run("fedcr", rounds=0)
     _, up = found.apply(found.method.client, [1])[1]
