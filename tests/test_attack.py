@@ -54,6 +54,8 @@ def test_means_of_what_a_method_tells_are_those_of_honest_clients(bench):
 def test_the_only_client_cannot_attack(bench, capsys):
     assert bench.lead("alone", "method=fedavg", "data={clients: 1, partition: iid}", ATTACK) == 2
     assert "attack.kind = sign_flip: of data.clients = 1 none is left to be honest" in capsys.readouterr().err
+    assert bench.lead("alone", "method=fedavg", "data={clients: 3, new_clients: 2, partition: iid}", ATTACK) == 2
+    assert "of data.clients = 3 less 2 new ones none is left to be honest" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("ranks, words", [

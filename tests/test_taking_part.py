@@ -8,6 +8,7 @@ import pytest
 from fedmpi.commands import planned_time
 from fedmpi.commands.plan import make_plan
 from fedmpi.commands.plan_table import format_plan
+from fedmpi.storage.history import read_history
 
 FACTS = ("late", "work_share", "available", "candidates", "mib_candidates", "simulated_seconds",
          "simulated_seconds_round", "participants", "accuracy_mean")
@@ -56,6 +57,22 @@ def test_what_decided_may_not_change_after_a_stop(bench, tmp_path, capfd):
     assert bench.lead("changed", *words, "rounds=2", resume="auto") == 2
     assert ("availability.file: the file has changed since the checkpoint was written; put it back, or start a new run "
             "with another --out") in capfd.readouterr().err
+
+
+def test_who_is_lost_is_not_slow(bench):
+    """A lost client trains only to be judged, or mixes, as others do that do not take part: with all its steps."""
+    words = ["rounds=1", "faults.drop=.6", "train.participation=1", "evaluate.after_training=all"]
+    slow = "stragglers={{step_seconds: .3, spread: .5, deadline: {}, late: partial}}"
+    for deadline, *method in ((.8, "method=fedavg"),
+                              (8, "method=fedah", "method.mix_everyone=true", "method.mix_epochs=4")):
+        found = []
+        for name, more in (("all-steps", []), ("some-steps", [slow.format(deadline)])):
+            name = f"{method[0][7:]}-{name}"
+            assert bench.lead(name, *method, *words, *more) == 0
+            line, = bench.metrics(name)
+            lost = line["lost"]
+            found.append([lost, read_history(bench.out(name) / "history.h5")["accuracy_after"][0][lost].tolist()])
+        assert line["work_share"] < 1 and len(lost) > 2 and found[0] == found[1]
 
 
 def test_a_round_without_anybody_says_so_and_changes_nothing(bench, tmp_path, capsys):

@@ -155,8 +155,8 @@ class HostedClients:
             self.here = [int(i) for i in here]
             self.ups, evaluator.after_training, self.largest = dict.fromkeys(self.here), {}, {}
             for client, (mine, up) in self.apply(self.hooks.client, self.here, shared, when, PARTICIPANTS):
-                attacks = client in self.attackers
-                sent = updates.alter_update(self.config, self.method.model, client, attacks, shared, up, when)
+                sent = updates.alter_update(self.config, self.method.model, client, client in self.attackers, shared,
+                                            up, when)
                 if self.skips_bad_updates and not updates.fits_exact_sums(mine, sent):
                     # its state stays what it was
                     self.ups.pop(client)
@@ -165,6 +165,8 @@ class HostedClients:
                 self.ups[client] = sent
                 if judge and after != "off":
                     evaluator.measure_after_training(client, mine, up)
+            # who is lost does what all do that do not take part, wholly
+            self.portions.clear()
             judges_all = judge and after == "all"
             rest = np.setdiff1d(self.clients, everybody).tolist() if self.method.idles or judges_all else []
             if judges_all:
@@ -177,8 +179,6 @@ class HostedClients:
             evaluator.finish()
             self._refuse_bad_states()
             self.messages.clear()
-            self.portions.clear()
-            # wait for the GPU, so that its time is charged to this phase and not to the next order
             wait_for_device(self.device)
 
     def _keep(self, client: int, mine: State, known: bool = False) -> None:

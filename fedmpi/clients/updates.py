@@ -89,8 +89,9 @@ def refuse_updates(config: Config, method: Method, federation: Federation) -> No
     """Raise BadInput for settings of attacks and defences that would mean nothing for a method."""
     server, attack = config.server, config.attack
     if attack is not None and len(federation.sizes) < 2:
-        raise BadInput(f"attack.kind = {attack.kind}: of data.clients = 1 none is left to be honest; leave attack out, "
-                       "or raise data.clients")
+        clients, new = config.data.clients, config.data.new_clients
+        raise BadInput(f"attack.kind = {attack.kind}: of data.clients = {clients}{f' less {new} new ones' * bool(new)} "
+                       "none is left to be honest; leave attack out, or raise data.clients")
     if server.aggregation != "mean" and not method.supports_robust_mean:
         raise BadInput(f"server.aggregation = {server.aggregation}: the server of {method.title} does not just take "
                        "means of what clients send; set it to mean, or take another method")

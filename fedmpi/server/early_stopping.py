@@ -57,8 +57,8 @@ def find_best_validation_line(lines: list[JsonObject], measure: str = "") -> Jso
 def explain_early_stop(config: Config, lines: list[JsonObject], rounds_done: int) -> str:
     """Return a line that says why early stopping ends a run before its last round, "" if the run goes on.
 
-    Only rounds that `evaluate.every` asks for count: not those of embeddings, and not a round that was the last one
-    until `rounds` was raised.
+    Only rounds that `evaluate.every` asks for count: not those of embeddings, not a round that was the last one until
+    `rounds` was raised, and not the one before the first, which some methods have.
 
     Args:
         lines: the lines of metrics.jsonl.
@@ -67,7 +67,8 @@ def explain_early_stop(config: Config, lines: list[JsonObject], rounds_done: int
         return ""
     task, patience = find_task(lines[-1] if lines else ()), config.stop.patience
     measure = name_validation_key(task) if config.evaluate.on == "test" else task.key
-    regular = [line for line in lines if measure in line and line["round"] % config.evaluate.every == 0]
+    regular = [line for line in lines
+               if measure in line and line["round"] and line["round"] % config.evaluate.every == 0]
     best = find_best_validation_line(regular, measure)
     if best is None or regular[-1]["round"] - best["round"] < patience:
         return ""

@@ -68,6 +68,13 @@ def test_only_rounds_that_evaluation_asks_for_count():
     assert early_stopping.find_best_validation_line(books)["round"] == 5
 
 
+def test_the_round_before_the_first_does_not_count():
+    books = [{"round": 0, "accuracy_mean": .5, BESIDE: .9}, *lines([.3, .3])]
+    assert not early_stopping.explain_early_stop(config(), books, 2)
+    books += lines([.3] * 3)[2:]
+    assert "none since round 1 was better" in early_stopping.explain_early_stop(config(), books, 3)
+
+
 def test_who_judges_on_validation_stops_by_that():
     assert early_stopping.explain_early_stop(config(on="validation"), lines([.3, .2, .1], "accuracy_mean"), 3)
     # Test samples never stop a run.
