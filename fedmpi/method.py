@@ -145,6 +145,8 @@ class Method:
     # Why a participant must make all its steps ("compares ..."), so that stragglers cannot do a part of them
     # (`stragglers.late: partial`); "": it need not
     needs_full_work: ClassVar[str] = ""
+    # Steps whose number the training itself decides, in a few words: no plan counts them, and no row of equal steps can
+    uncounted_steps: ClassVar[str] = ""
     # True if every model that `server` returns is made by `mean` or `mean_by`, which `server.aggregation` may replace;
     # other calls may choose the groups
     supports_robust_mean: ClassVar[bool] = True

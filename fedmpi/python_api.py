@@ -16,6 +16,7 @@ import os
 import signal
 import sys
 from collections.abc import Mapping
+from numbers import Integral
 from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn
 
@@ -202,7 +203,7 @@ def load_result(folder: str | os.PathLike[str], *, own_code: bool = False) -> Re
         folder: the run folder
         own_code: `Result.model` may import classes that the run names and that are not built in: only if you trust it
     """
-    return Result(os.fspath(folder), own_code)
+    return Result(require_path("folder", folder) or "", own_code)
 
 
 @name_arguments()
@@ -247,7 +248,7 @@ def sweep(job: str | os.PathLike[str], /, *, scale: str | None = None, out: str 
     from fedmpi.sweeps import job as jobs
     from fedmpi.sweeps.local import Sweep
     pandas = require_pandas()
-    path = os.fspath(job)
+    path = require_path("job", job, "the path of a job file") or ""
     refuse_less_than_one(at_once=at_once, ranks=ranks)
     planned, runs = jobs.plan_job(path, scale, None if out is None else os.fspath(out))
     runs = changed_code.mark_runs(runs, accept_changed_code)
@@ -255,18 +256,21 @@ def sweep(job: str | os.PathLike[str], /, *, scale: str | None = None, out: str 
     with restore_signals(*SIGNALS_OF_SWEEPS):
         code = started.go()
     if code == errors.SAVED:
-        raise GivenUp(f"the sweep of {path} was stopped; the same call continues it")
+        raise GivenUp(f"the sweep of {path} was stopped; the same call continues it" if started.stopping else
+                      f"{len(runs) - started.finished} of {len(runs)} runs of {path} are left: another process runs "
+                      "them, or was asked to stop; call again when it has ended")
     if code != errors.FINISHED:
         raise FedmpiError("\n".join(f"{run.name}: {why}" for run, why in started.failed))
     return pandas.DataFrame([{"row": run.row, "column": run.column, "seed": run.seed, "folder": str(run.folder),
                               **select_numbers(run.outcome().result or {})} for run in runs])
 
 
-def refuse_less_than_one(**numbers: int) -> None:
-    """Raise BadInput, which names the argument, if one of these numbers of runs or ranks is below 1."""
+def refuse_less_than_one(**numbers: object) -> None:
+    """Raise BadInput, which names the argument, unless each of these numbers of runs or ranks is whole and at least 1.
+    """
     for name, number in numbers.items():
-        if number < 1:
-            raise BadInput(f"{name} = {number}: give 1 or more")
+        if not isinstance(number, Integral) or int(number) < 1:
+            raise BadInput(f"{name} = {number!r}: give a whole number, 1 or more")
 
 
 def select_numbers(result: JsonObject) -> JsonObject:

@@ -85,7 +85,12 @@ class Result:
     def history(self) -> dict[str, np.ndarray]:
         """Return `round` (rounds,) and measures (rounds, clients[, width]); nan, or 0 for integers: not measured."""
         from fedmpi.storage.history import read_history
-        return read_history(self.folder / "history.h5")
+        path = self.folder / "history.h5"
+        if not path.exists():
+            raise BadInput(f"{path} is missing, and with it the measures of single clients; `values` and `metrics` "
+                           "have their means")
+        with name_arguments():
+            return read_history(path)
 
     def clients(self, round: int | None = None) -> pd.DataFrame:
         """Return the measures of every client, a row each; the index is `client`. With `data.new_clients` the new ones

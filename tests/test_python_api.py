@@ -271,3 +271,20 @@ def test_a_run_in_another_thread_hears_no_signals_but_runs(bench, config):
     thread.start()
     thread.join()
     assert found[0].digest == bench.straight(3)
+
+
+def test_a_sweep_in_another_thread_hears_no_signals_but_runs(bench, tmp_path):
+    (tmp_path / "j.yaml").write_text(f"title: t\nconfig: {bench.config}\nmeasure: accuracy_mean\ncolumns: {{a: {{}}}}\n"
+                                     "rows: {FedAvg: fedavg}\n")
+    found = []
+    thread = threading.Thread(target=lambda: found.append(fedmpi.sweep(tmp_path / "j.yaml", out=tmp_path / "out")))
+    thread.start()
+    thread.join()
+    assert found[0]["row"].tolist() == ["FedAvg"]
+
+
+def test_a_run_without_its_history_says_what_is_left(bench, config):
+    found = fedmpi.run(config, out=bench.out("lost-history"), quiet=True)
+    (bench.out("lost-history") / "history.h5").unlink()
+    with pytest.raises(BadInput, match="history.h5 is missing, and with it the measures of single clients; `values` "):
+        fedmpi.load_result(found.folder).clients()

@@ -140,7 +140,17 @@ def test_a_launcher_is_known_by_its_variables(monkeypatch):
     (lambda: fedmpi.plan("quickstart", ranks=0), "ranks")])
 def test_no_runs_at_a_time_and_no_ranks_are_refused(call, name):
     """A sweep of no runs at a time would wait for ever."""
-    with pytest.raises(fedmpi.BadInput, match=f"^{name} = 0: give 1 or more$"):
+    with pytest.raises(fedmpi.BadInput, match=f"^{name} = 0: give a whole number, 1 or more$"):
+        call()
+
+
+@pytest.mark.parametrize("call, said", [
+    (lambda: fedmpi.plan("quickstart", ranks=2.5), "ranks = 2.5: give a whole number, 1 or more"),
+    (lambda: fedmpi.sweep("digits", at_once="2"), "at_once = '2': give a whole number, 1 or more"),
+    (lambda: fedmpi.sweep(3), "job=3: give the path of a job file"),
+    (lambda: fedmpi.load_result(7), "folder=7: give a path")])
+def test_arguments_of_a_wrong_type_are_refused(call, said):
+    with pytest.raises(fedmpi.BadInput, match=f"^{said}$"):
         call()
 
 

@@ -27,7 +27,8 @@ def format_plan(planned: JsonObject) -> str:
                                       ("model", describe_model(p)), ("data", describe_data(p)),
                                       ("federation", p["federation"]), ("rounds", describe_rounds(p) + condition),
                                       *list_participation(p["participation"]),
-                                      ("steps", describe_planned_steps(p["stages"], p["rounds"], condition)),
+                                      ("steps", describe_planned_steps(p["stages"], p["rounds"], condition)
+                                       + f"; not counted: {p['uncounted_steps']}" * bool(p["uncounted_steps"])),
                                       *list_short_batches(p),
                                       ("bytes", describe_bytes(p)), ("on the wire", describe_wire(p)),
                                       ("evaluation", describe_evaluation(p)),

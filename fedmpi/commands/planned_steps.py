@@ -81,10 +81,7 @@ def list_planned_rounds(case: PlanCase) -> list[PlannedRounds]:
 
 
 def plan_stages(case: PlanCase) -> list[Stage]:
-    """Return the stages of a planned run.
-
-    Steps that depend on earlier rounds, such as the passes of FedALA's first time, are counted as in the first round.
-    """
+    """Return the stages of a planned run, without the method's `uncounted_steps`."""
     found = []
     for part in list_planned_rounds(case):
         made = compute_mean_steps(case, part.shared, part.sizes, part.when)

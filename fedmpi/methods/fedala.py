@@ -69,6 +69,7 @@ class FedALA(Method):
     title = "FedALA"
     paper = "Zhang et al., AAAI 2023"
     judged_by = "w_i, blended anew with the global model (after local training: w_i)"
+    uncounted_steps = "the further passes for W the first time, up to `first_passes`"
     serves_newcomers = "the global model, its top blended with the first one as in a first round"
 
     def with_model(self, model: Model) -> Method:

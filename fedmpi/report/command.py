@@ -4,6 +4,7 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
+from fedmpi.commands.status import find_runs
 from fedmpi.errors import BadInput
 from fedmpi.report import gpu_day, gpu_tables, results, write
 from fedmpi.shipped import is_job_file, refuse_job_options
@@ -38,6 +39,7 @@ def report_paths(paths: list[str], scale: str | None, out: str | None, to: str |
         shown = results.collect_job_results(job, runs, shlex.join(["fedmpi", "sweep", *words]))
         remedy, folder = f"`{shown.command}` makes them", Path(to) if to else runs[0].folder.parents[2] / "report"
     else:
+        folders = list_given_runs(paths)
         words, shown = [*map(str, folders)], results.collect_folder_results(folders)
         shown.command += "".join(f" --measure {shlex.quote(measure)}" for measure in measures or ())
         remedy, folder = "continue them with --resume auto", Path(to or "report")
@@ -46,6 +48,14 @@ def report_paths(paths: list[str], scale: str | None, out: str | None, to: str |
         shown.measures = {measure: shown.measures.get(measure, {}) for measure in measures}
     page = write.write_report(shown, folder, for_print)
     return "\n".join(filter(None, [f"report {page}", describe_unfinished(shown.runs, remedy, words)]))
+
+
+def list_given_runs(paths: list[str]) -> list[Path]:
+    """Return the run folders at or below some paths. What a sweep printed, FOLDER.txt beside a folder that is given,
+    is left out: `seed-*` of a shell names both. Raises BadInput."""
+    given = {str(Path(path)) for path in paths}
+    return [folder for _, folder in find_runs([
+        path for path in paths if not (path.endswith(".txt") and path.removesuffix(".txt") in given)])]
 
 
 def describe_unfinished(runs: list[results.ReportRun], remedy: str, words: list[str]) -> str:

@@ -251,8 +251,8 @@ def is_aside(name: str) -> bool:
 
 
 def list_settings(values: JsonObject, names: list[str], without: str = "") -> str:
-    """Return `setting=value, ...`, each name without the prefix `without`."""
-    return ", ".join(f"{name.removeprefix(without)}={values.get(name)}" for name in names)
+    """Return `setting=value, ...` of those that a run has, each name without the prefix `without`."""
+    return ", ".join(f"{name.removeprefix(without)}={values[name]}" for name in names if name in values)
 
 
 def find_title(method: str) -> str:

@@ -29,7 +29,7 @@ TESTS_EXPLAINED = ("Wilcoxon's signed-rank tests against the row named at the he
                    "clients is a hint; p over seeds counts a run once, and with the number of rows here it can fall "
                    "below .05 from {seeds} seeds on.")
 BEST_ROW_EXPLAINED = ("The row at the head is the best of its column. It was chosen by these numbers, so p is too "
-                      "small here; name a `baseline` in the job to avoid that.")
+                      "small here; a job's `baseline`, if it has finished runs in the column, avoids that.")
 
 
 class RowTest(NamedTuple):

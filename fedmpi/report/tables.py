@@ -7,6 +7,7 @@ import io
 import statistics
 from typing import NamedTuple
 
+from fedmpi import registry
 from fedmpi.commands.planned_steps import steps_to_text
 from fedmpi.engines.step_counter import KINDS
 from fedmpi.errors import BadInput
@@ -137,17 +138,18 @@ class Table(NamedTuple):
 
 
 def make_tables(results: Results) -> list[Table]:
-    """Return a table of each measure. Raises BadInput, see `make_table`."""
-    return [make_table(results, measure, published) for measure, published in results.measures.items()]
+    """Return a table of each measure; only the first one must have numbers. Raises BadInput, see `make_table`."""
+    return [make_table(results, measure, published, i > 0)
+            for i, (measure, published) in enumerate(results.measures.items())]
 
 
-def make_table(results: Results, measure: str, published: JsonObject) -> Table:
+def make_table(results: Results, measure: str, published: JsonObject, may_lack: bool = False) -> Table:
     """Return the table of one measure.
 
-    Raises BadInput if all runs are finished and none has it, or if it is not a number."""
+    Raises BadInput if all runs are finished and none has it, unless all `may_lack` it, or if it is not a number."""
     cells = {}
     done = [run.outcome.result for run in results.runs if run.outcome.result]
-    refuse_unknown_measure(measure, done, len(done) < len(results.runs))
+    refuse_unknown_measure(measure, done, may_lack or len(done) < len(results.runs))
     for row in results.rows:
         for column in results.columns:
             runs = results.of(row, column)
@@ -172,11 +174,13 @@ def refuse_unknown_measure(measure: str, found: list[JsonObject], more: bool = F
 
     Args:
         found: the results of the finished runs.
-        more: whether other runs are not finished, which may have it: not every method has every measure."""
+        more: whether it is a further one, or other runs are not finished, which may have it: not every method has every
+            measure."""
     if found and not more and not any(measure in result for result in found):
-        near = difflib.get_close_matches(measure, set().union(*found), 3)
-        raise BadInput(f"measure {measure!r}: no finished run has it in its result.json"
-                       + (f"; did you mean {' or '.join(near)}?" if near else ""))
+        near, further = difflib.get_close_matches(measure, set().union(*found), 3), measure.rpartition("_")[0]
+        raise BadInput(f"measure {measure!r}: no finished run has it in its result.json" + (
+            f"; it is taken if evaluate.measures names {further}" if further in registry.list_available("measures") else
+            f"; did you mean {' or '.join(near)}?" if near else ""))
     if any(isinstance(result.get(measure), list | dict | str) for result in found):
         raise BadInput(f"measure {measure!r}: it is not a number, which a table needs"
                        + (", and every table shows the steps" if measure.startswith("steps") else ""))

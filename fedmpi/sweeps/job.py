@@ -44,10 +44,11 @@ from fedmpi.settings import make_settings, shorten_value
 from fedmpi.shipped import find_shipped, name_hint
 from fedmpi.storage import checkpoint, run_status
 from fedmpi.storage.folder import refuse_file_of_run
-from fedmpi.storage.run_status import AT_BEST_VALIDATION, RENAMED_MEASURES, find_new_name
+from fedmpi.storage.run_status import AT_BEST_VALIDATION
 from fedmpi.sweeps import equal
 from fedmpi.sweeps.published import check_published, list_published_rounds
 from fedmpi.sweeps.rows import EQUAL, check_rows, expand_method_name, find_other_row, list_sources, refuse_variants
+from fedmpi.sweeps.shown_measures import check_measures, refuse_unasked, refuse_unchosen
 
 # entries of a scale that are not settings of its runs
 NARROWS = ("columns", "seeds")
@@ -164,10 +165,8 @@ def check_job(job: SweepJob) -> None:
         if not whole or not kept or not set(kept) <= set(job.columns):
             raise BadInput(f"scales.{name}.columns = {kept}: a mapping of some of {', '.join(job.columns)} to settings")
         check_seeds(seeds, f"scales.{name}.seeds")
-    for name in (job.measure, *job.also):
-        if name in RENAMED_MEASURES:
-            raise BadInput(f"measure {name!r} is called {find_new_name(name, 'test')} now: its round is the best on "
-                           f"test samples; accuracy{AT_BEST_VALIDATION} chooses the round on validation samples")
+    check_measures(job.measure, job.also)
+    refuse_seeds_elsewhere(job)
     for row, cells in job.cells.items():
         unknown = [row] if row not in job.rows else [c for c in cells if c not in job.columns]
         if unknown:
@@ -194,6 +193,18 @@ def check_seeds(seeds: object, where: str) -> None:
     """Raise BadInput unless `seeds` is a list of different numbers."""
     if not isinstance(seeds, list) or not seeds or len(set(map(str, seeds))) < len(seeds):
         raise BadInput(f"{where} = {seeds}: give different numbers, at least one")
+
+
+def refuse_seeds_elsewhere(job: SweepJob) -> None:
+    """Raise BadInput for a seed among settings: those of `seeds` win, so it would do nothing."""
+    places = {"set": job.set, **{f"columns.{name}": given for name, given in job.columns.items()},
+              **{f"rows.{name}": given for name, given in job.rows.items()},
+              **{f"cells.{row}.{name}": given for row, cells in job.cells.items() for name, given in cells.items()},
+              **{f"scales.{name}": given for name, given in job.scales.items()}}
+    for where, settings in places.items():
+        if isinstance(settings, dict) and "seed" in settings:
+            raise BadInput(f"{where}.seed = {settings['seed']}: the seeds of a job's runs are its `seeds`; set "
+                           f"seeds: [{settings['seed']}]")
 
 
 def narrow_job(job: SweepJob, scale: str | None) -> SweepJob:
@@ -232,28 +243,13 @@ def expand(job: SweepJob, path: str | Path, out: Path, scale: str | None) -> lis
                         settings = schema.load_config(str(source), overrides, "")
                 except BadInput as error:
                     raise BadInput(f"{path}: {row} / {column} / seed {seed}: {error}") from None
-                refuse_unchosen(job, settings, f"{path}: {row} / {column} / seed {seed}")
+                refuse_unchosen((job.measure, *job.also), settings, f"{path}: {row} / {column} / seed {seed}")
                 folder = out / make_slug(row) / make_slug(column) / f"seed-{seed}"
                 runs.append(PlannedRun(row, column, seed, source, overrides, folder, settings))
+    refuse_unasked((job.measure, *job.also), [run.settings for run in runs], str(path))
     for run in runs:
         refuse_other(run)
     return runs
-
-
-def refuse_unchosen(job: SweepJob, settings: Config, where: str) -> None:
-    """Raise BadInput if a table is to show the round that is best on validation samples, and a run has none, or judges
-    nothing else."""
-    data = settings.data
-    for measure in (job.measure, *job.also):
-        if not measure.endswith(AT_BEST_VALIDATION):
-            continue
-        if not data.validates:
-            raise BadInput(f"{where}: measure {measure} chooses the round on validation samples, and data.split = "
-                           f"{list(data.split)} has no share of them: set data.split: [0.6, 0.15, 0.25], or measure: "
-                           f"{find_new_name('accuracy_best', 'test')}")
-        if settings.evaluate.on != "test":
-            raise BadInput(f"{where}: measure {measure} is of test samples, and evaluate.on = validation judges none: "
-                           f"set measure: {find_new_name('accuracy_best', 'validation')}")
 
 
 def refuse_other(run: PlannedRun) -> None:

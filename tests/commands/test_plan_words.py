@@ -17,7 +17,8 @@ PLAN = {"method": "FedX", "settings": "mu=1", "model": "mlp", "model_settings": 
         "stages": [{"rounds": 0, "share": 1., "steps": {"warm_up": 300}},
                    {"rounds": 2, "share": .5, "steps": {"warm_up": 10}},
                    {"rounds": 5, "share": .5, "steps": {"mix": 7.15, "main": 20, "judging": 7.15}}],
-        "steps_per_round": 1040, "mib_per_client_round": .5, "mib_down": .375, "mib_up": .125, "ranks": 4,
+        "uncounted_steps": "", "steps_per_round": 1040,
+        "mib_per_client_round": .5, "mib_down": .375, "mib_up": .125, "ranks": 4,
         "bytes_per_round": {"broadcast": 2**20, "deliver": 0, "reduce": 2**19, "gather": 2**18, "exchange": 0,
                             "failure": None},
         "reduce": "exact", "short_batches": None,
@@ -64,6 +65,7 @@ def test_the_whole_table():
 @pytest.mark.parametrize("changed, line", [
     ({"stages": [{"rounds": 7, "share": 1., "steps": {"main": 1234.5}}]},
      "steps of a participant in a round main 1,234.5; behind a client's model at the end main 8,641.5"),
+    ({"uncounted_steps": "those of luck"}, "judging 7.2); not counted: those of luck"),
     ({"participants": [15, 15]}, "7, each with 15 of 15 clients; local training draws 1,040 batches of up to 10"),
     ({"participants": [5, 5]}, "7, each with 5 of 15 clients; local training draws about 1,040 batches"),
     ({"reduce": "float32"}, "back from each 0.500 MiB by reduce (float32)"), ({"ranks": 1}, "nothing: one rank"),

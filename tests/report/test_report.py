@@ -198,6 +198,7 @@ def test_what_is_no_job_is_refused_in_one_line(tmp_path, monkeypatch, words, sai
 
 def test_what_is_no_run_is_refused(tmp_path):
     done = CliRunner().invoke(app, ["report", str(tmp_path)])
-    assert done.exit_code == 2 and "is not the folder of a run" in done.output and not (tmp_path / "report").exists()
+    assert done.exit_code == 2 and "there is no run in this folder or below it" in done.output
+    assert not (tmp_path / "report").exists()
     with pytest.raises(BadInput, match="is not the folder of a run"):
         run_status.read_settings(tmp_path)

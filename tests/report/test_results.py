@@ -1,12 +1,14 @@
 """What a report reads from a job or from folders: runs, rows, columns, seeds, and the state of each run."""
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from fedmpi.errors import BadInput
 from fedmpi.report import latex, tables
-from fedmpi.report.command import report_paths
+from fedmpi.report.command import list_given_runs, report_paths
 from fedmpi.report.results import ReportRun, Results, collect_folder_results, collect_job_results
 from fedmpi.sweeps import job as jobfile
 from tests.report import made
@@ -100,7 +102,7 @@ def test_settings_that_change_no_result_are_no_columns(tmp_path, name, first, se
     ("evaluate", ({"every": 1}, {"every": 2}), ["evaluate.every=1", "evaluate.every=2"]),
     ("data", ({"clients": 3}, {"clients": 4}), ["data.clients=3", "data.clients=4"]),
     ("server", ({"reduce": "exact"}, {"aggregation": "median"}),
-     ["server.reduce=exact, server.aggregation=None", "server.reduce=None, server.aggregation=median"])])
+     ["server.reduce=exact", "server.aggregation=median"])])
 def test_other_settings_that_differ_are_columns(tmp_path, name, values, columns):
     folders = [made.run(tmp_path / str(i), {"method": {"name": "fedavg"}, name: value})
                for i, value in enumerate(values)]
@@ -154,3 +156,23 @@ def test_a_report_holds_no_classes_beside_numbers(tmp_path):
                                  "report them apart, as folders of runs")
     assert not (tmp_path / "report").exists()
     assert "report" in report_paths([str(classes), str(begun)], None, None, str(tmp_path / "report"), False)
+
+
+def test_a_folder_of_runs_and_what_a_sweep_printed_are_understood(tmp_path, monkeypatch):
+    """`seed-*` of a shell names seed-0 and seed-0.txt."""
+    monkeypatch.chdir(tmp_path)
+    for seed in (0, 1):
+        made.run(tmp_path / "runs" / f"seed-{seed}", settings={"seed": seed}, result={"accuracy_mean": .5, "rounds": 1})
+        (tmp_path / "runs" / f"seed-{seed}.txt").write_text("job sweep: start 1")
+    found = list_given_runs(["runs/seed-0", "runs/seed-0.txt", "runs/seed-1", "runs/seed-1.txt"])
+    assert found == list_given_runs(["runs"]) == [Path("runs/seed-0"), Path("runs/seed-1")]
+    with pytest.raises(BadInput, match="^runs/seed-0.txt: there is no run in this folder or below it"):
+        list_given_runs(["runs/seed-0.txt"])
+
+
+def test_a_column_names_only_settings_that_its_runs_have(tmp_path):
+    partitions = {"name": "dirichlet", "beta": .5}, {"name": "n_class", "n": 3}
+    for number, partition in enumerate(partitions):
+        made.run(tmp_path / str(number), settings={"method": {"name": "local"}, "data": {"partition": partition}})
+    assert collect_folder_results([tmp_path / "0", tmp_path / "1"]).columns == [
+        "data.partition.name=dirichlet, data.partition.beta=0.5", "data.partition.name=n_class, data.partition.n=3"]

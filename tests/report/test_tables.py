@@ -1,6 +1,8 @@
 """Tables of runs that were written by hand, compared character by character."""
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from fedmpi.commands.planned_steps import steps_to_text
@@ -204,6 +206,12 @@ def test_a_measure_is_only_refused_once_all_runs_are_finished(tmp_path):
         tables.make_table(results, "nonsense", {})
     with pytest.raises(BadInput, match="in its result.json$"):
         tables.make_table(results, "zzz", {})
+    with pytest.raises(BadInput, match="in its result.json; it is taken if evaluate.measures names auc$"):
+        tables.make_table(results, "auc_mean", {})
+    # A further table may be empty: the others are written all the same.
+    results.measures = {"nonsens": {}, "zzz": {}}
+    assert [table.cells["b", "x"].values for table in tables.make_tables(
+        dataclasses.replace(results, rows=["b"]))] == [[1], []]
 
 
 @pytest.mark.parametrize("measure, value, more", [

@@ -99,11 +99,21 @@ def write(tmp_path):
 def test_a_row_of_a_job_asks_for_it(write, tmp_path):
     path = write({"Ditto": "ditto", "even": {"method": "local", "equal_steps": "Ditto"}},
                  columns={"a": {}, "b": {"train.steps": 5}, "c": {}},
-                 cells={"Ditto": {"c": {"train.steps": 9, "seed": 7}}})
+                 cells={"Ditto": {"c": {"train.steps": 9}}})
     runs = {(r.row, r.column): r for r in job.expand(job.load_job(path), path, tmp_path / "out", None)}
     assert [runs["even", c].settings.train.steps for c in "abc"] == [12, 10, 18]
     assert [runs["Ditto", c].settings.train.steps for c in "abc"] == [6, 5, 9]
-    assert runs["even", "b"].overrides[-1] == "train.steps=10" and {r.settings.seed for r in runs.values()} == {0}
+    assert runs["even", "b"].overrides[-1] == "train.steps=10"
+
+
+@pytest.mark.parametrize("rows, whose", [
+    ({"A": "fedala", "B": {"method": "local", "equal_steps": "A"}}, "the row that it names"),
+    ({"A": "local", "B": {"method": "fedala", "equal_steps": "A"}}, "this row")])
+def test_steps_that_training_decides_are_no_equal_work(write, tmp_path, rows, whose):
+    path = write(rows)
+    with pytest.raises(BadInput, match=rf"j.yaml: B / .*: equal_steps: FedALA of {whose} makes steps whose number its "
+                                       r"training decides \(the further passes for W the first time, up to "):
+        job.expand(job.load_job(path), path, tmp_path / "out", None)
 
 
 @pytest.mark.parametrize("rows, more, said", [

@@ -199,6 +199,32 @@ def test_a_run_is_finished_when_it_has_all_of_its_rounds(write, tmp_path, result
     assert run.outcome().state == state
 
 
+@pytest.mark.parametrize("settings, where", [
+    ({"set": {"seed": 5}}, "set"), ({"columns": {"beta .3": {}, "beta 1": {"seed": 5}}}, "columns.beta 1"),
+    ({"rows": {"FedAvg": {"method": "fedavg", "seed": 5}}, "published": {}}, "rows.FedAvg"),
+    ({"cells": {"FedAvg": {"beta 1": {"seed": 5}}}}, "cells.FedAvg.beta 1"),
+    ({"scales": {"small": {"seed": 5}}}, "scales.small")])
+def test_a_seed_among_settings_is_refused(write, settings, where):
+    """The seeds of the job would win without a word."""
+    with pytest.raises(BadInput, match=rf"{where}\.seed = 5: the seeds of a job's runs are its `seeds`; set seeds: "):
+        job.load_job(write(**settings))
+
+
+def test_a_measure_has_one_table(write):
+    with pytest.raises(BadInput, match="also.f1_mean: this is the job's measure already; leave it out, and set what"):
+        job.load_job(write(measure="f1_mean", also={"f1_mean": {}}))
+
+
+@pytest.mark.parametrize("measure", ["auc_mean", "auc_undefined"])
+def test_a_measure_that_no_run_takes_is_refused_before_they_run(write, tmp_path, measure):
+    path = write(also={measure: {}, "lam_mean": {}})
+    with pytest.raises(BadInput, match=rf"measure {measure} is taken by no run: set evaluate.measures: .auc."):
+        expanded(path, tmp_path)
+    # One row that takes it is enough.
+    rows = jobs.JOB["rows"] | {"FedAvg": {"method": "fedavg", "evaluate.measures": ["auc"]}}
+    assert expanded(write(rows=rows, also={measure: {}}), tmp_path)
+
+
 def test_a_table_for_each_measure(write):
     first, second = job.list_views(job.load_job(write(also={"f1_mean": {"FedAvg": {"beta 1": 30}}})))
     assert (first.measure, second.measure) == ("accuracy_best_on_test", "f1_mean")
