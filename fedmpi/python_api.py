@@ -126,9 +126,14 @@ def require_config(config: object) -> str | Mapping[str, object]:
     """Return a configuration as it was given, a path as text. Raises BadInput for anything else."""
     if isinstance(config, Mapping):
         return config
-    path = require_path("config", config, "the path of a YAML file, or a mapping of settings")
+    return require_given_path("config", config, "the path of a YAML file, or a mapping of settings")
+
+
+def require_given_path(name: str, value: object, wanted: str) -> str:
+    """Return the path of an argument as text. Raises BadInput for what is not a path."""
+    path = require_path(name, value, wanted)
     if path is None:
-        raise BadInput("config=None: give the path of a YAML file, or a mapping of settings")
+        raise BadInput(f"{name}=None: give {wanted}")
     return path
 
 
@@ -203,7 +208,7 @@ def load_result(folder: str | os.PathLike[str], *, own_code: bool = False) -> Re
         folder: the run folder
         own_code: `Result.model` may import classes that the run names and that are not built in: only if you trust it
     """
-    return Result(require_path("folder", folder) or "", own_code)
+    return Result(require_given_path("folder", folder, "the folder of a run"), own_code)
 
 
 @name_arguments()
@@ -248,7 +253,7 @@ def sweep(job: str | os.PathLike[str], /, *, scale: str | None = None, out: str 
     from fedmpi.sweeps import job as jobs
     from fedmpi.sweeps.local import Sweep
     pandas = require_pandas()
-    path = require_path("job", job, "the path of a job file") or ""
+    path = require_given_path("job", job, "the path of a job file")
     refuse_less_than_one(at_once=at_once, ranks=ranks)
     planned, runs = jobs.plan_job(path, scale, None if out is None else os.fspath(out))
     runs = changed_code.mark_runs(runs, accept_changed_code)

@@ -55,7 +55,7 @@ def list_given_runs(paths: list[str]) -> list[Path]:
     is left out: `seed-*` of a shell names both. Raises BadInput."""
     given = {str(Path(path)) for path in paths}
     return [folder for _, folder in find_runs([
-        path for path in paths if not (path.endswith(".txt") and path.removesuffix(".txt") in given)])]
+        path for path in paths if not (path.endswith(".txt") and str(Path(path.removesuffix(".txt"))) in given)])]
 
 
 def describe_unfinished(runs: list[results.ReportRun], remedy: str, words: list[str]) -> str:
