@@ -15,7 +15,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from fedmpi.stop_signals import SIGNALS, StopFlag
+from fedmpi.stop_signals import SIGNALS, StopFlag, is_main_thread
 
 
 def interrupt(number: int) -> None:
@@ -28,9 +28,6 @@ def handle_signals() -> Iterator[StopFlag]:
     """Yield the flag that signals raise during a run; a second Ctrl-C raises KeyboardInterrupt. Only the main thread of
     a process hears of signals: elsewhere the flag is never raised."""
     stop = StopFlag(interrupt)
-    if threading.current_thread() is not threading.main_thread():
-        yield stop
-        return
     with restore_signals(*SIGNALS):
         stop.install()
         yield stop
@@ -100,8 +97,8 @@ def isolate_computation() -> Iterator[None]:
 
 @contextmanager
 def restore_signals(*numbers: int) -> Iterator[None]:
-    """Put back the handlers of some signals."""
-    before = {number: signal.getsignal(number) for number in numbers}
+    """Put back the handlers of some signals, which only the main thread can have changed."""
+    before = {number: signal.getsignal(number) for number in numbers if is_main_thread()}
     try:
         yield
     finally:

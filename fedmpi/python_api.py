@@ -255,7 +255,7 @@ def sweep(job: str | os.PathLike[str], /, *, scale: str | None = None, out: str 
     pandas = require_pandas()
     path = require_given_path("job", job, "the path of a job file")
     refuse_less_than_one(at_once=at_once, ranks=ranks)
-    planned, runs = jobs.plan_job(path, scale, None if out is None else os.fspath(out))
+    planned, runs = jobs.plan_job(path, scale, require_path("out", out))
     runs = changed_code.mark_runs(runs, accept_changed_code)
     started = Sweep(runs, at_once, ranks, [planned.measure, *planned.also])
     with restore_signals(*SIGNALS_OF_SWEEPS):

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterable
 from types import FrameType
@@ -12,9 +13,15 @@ SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT, signal
 SIGNALS_OF_SWEEPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
+def is_main_thread() -> bool:
+    """Say whether this is the thread of its process that hears of signals."""
+    return threading.current_thread() is threading.main_thread()
+
+
 def install_handler(numbers: Iterable[int], handler: Callable[[int, FrameType | None], None]) -> None:
-    """Handle signals from now on, except SIGHUP where `nohup` has it ignored. Only the main thread may do this."""
-    for number in numbers:
+    """Handle signals from now on, except SIGHUP where `nohup` has it ignored. In other threads than the main one, which
+    alone hears of signals, nothing is done."""
+    for number in numbers if is_main_thread() else ():
         if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, handler)
 
@@ -38,7 +45,7 @@ class StopFlag:
         self.on_second_interrupt = on_second_interrupt
 
     def install(self) -> None:
-        """Handle SIGNALS from now on. Only the main thread of a process may do this."""
+        """Handle SIGNALS from now on, see `install_handler`."""
         install_handler(SIGNALS, self._note)
 
     def _note(self, number: int, frame: FrameType | None) -> None:

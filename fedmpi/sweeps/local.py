@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -73,9 +72,7 @@ class Sweep:
 
     def go(self) -> int:
         """Run everything. Returns an exit code: 0 all finished, 1 some failed, 75 some are left."""
-        # Only the main thread of a process hears of signals.
-        if threading.current_thread() is threading.main_thread():
-            install_handler(SIGNALS_OF_SWEEPS, self.stop)
+        install_handler(SIGNALS_OF_SWEEPS, self.stop)
         with Board(self.runs) as self.board:
             if self.finished:
                 self.board.say(f"{self.finished} of {len(self.runs)} runs are finished already")

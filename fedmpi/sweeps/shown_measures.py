@@ -1,7 +1,7 @@
 """Refuse a job whose tables show what none of its runs measures, before hours are spent on them."""
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from fedmpi import registry
 from fedmpi.config.evaluation import name_column
@@ -10,7 +10,7 @@ from fedmpi.errors import BadInput
 from fedmpi.storage.run_status import AT_BEST_VALIDATION, RENAMED_MEASURES, find_new_name
 
 
-def check_measures(main: str, further: Iterable[str]) -> None:
+def check_measures(main: str, further: Collection[str]) -> None:
     """Raise BadInput for a measure that has another name now, or that a job names twice.
 
     Args:

@@ -15,8 +15,8 @@ network, digits = cache(mlp), cache(Digits)
 
 def run(name, participation=.6, rounds=ROUNDS, federation=None, seed=3, train=None, engine=None, **settings) -> Lab:
     """Run a method; by default 5 of 8 clients take part in a round."""
-    lab = Lab(method(name, network(), **settings), federation or digits(), engine, train, participation, seed)
-    return lab.go(rounds)
+    made = method(name, network(), **settings)
+    return Lab(made, federation or digits(), engine, train, participation, seed).go(rounds)
 
 
 def again(lab: Lab) -> Reference:
