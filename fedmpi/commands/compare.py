@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fedmpi.commands.planned_steps import steps_to_text
 from fedmpi.errors import BadInput
-from fedmpi.json_values import JsonObject
+from fedmpi.json_values import JsonObject, flatten_settings
 from fedmpi.own_code.fingerprint import shorten_hash
 from fedmpi.storage import run_status
 from fedmpi.task import CLASSIFICATION, REGRESSION, find_task
@@ -56,7 +56,8 @@ def compare_runs(first: Path, second: Path) -> str:
                 for line in run_status.list_accepted_changes(outcome)]
     asked = [name for values in settings for name in run_status.list_further_measures(values)]
     more = compare_further(found[0].evaluated, found[1].evaluated, list(dict.fromkeys(asked)))
-    tables = [table, *[COMPARED_UNITS[task]] * (table != NO_COMMON_ROUND), *more]
+    legend = [COMPARED_UNITS[task], *describe_judged_parts(settings)] if table != NO_COMMON_ROUND else []
+    tables = [table, *legend, *more]
     return "\n\n".join([heading, compare_settings(settings), *accepted, *tables, compare_digests(*found)])
 
 
@@ -91,6 +92,14 @@ def compare_settings(settings: list[JsonObject]) -> str:
         return "no setting differs"
     rows = [[name, *("-" if value is None else value for value in values)] for name, values in differ.items()]
     return format_columns(["setting", "A", "B"], rows)
+
+
+def describe_judged_parts(settings: list[JsonObject]) -> list[str]:
+    """Return a sentence that says on which samples each run was judged; [] if it is the same part."""
+    parts = [flatten_settings(values).get("evaluate.on") for values in settings]
+    if None in parts or parts[0] == parts[1]:
+        return []
+    return [f"measured on different samples: A on {parts[0]} samples, B on {parts[1]} samples of each client"]
 
 
 def compare_rounds(first: list[JsonObject], second: list[JsonObject],

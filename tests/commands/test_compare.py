@@ -114,6 +114,13 @@ def test_classes_and_targets_have_no_common_table(tmp_path):
         compare_runs(*runs)
 
 
+def test_runs_judged_on_different_samples_say_so(tmp_path, wide):
+    runs = [made.run(tmp_path / part, {"evaluate": {"on": part}}, lines([1])) for part in ("test", "validation")]
+    assert "\n\nmeasured on different samples: A on test samples, B on validation samples" in compare_runs(*runs)
+    again = made.run(tmp_path / "again", {"evaluate": {"on": "test"}}, lines([1]))
+    assert "measured on" not in compare_runs(runs[0], again)
+
+
 def test_without_a_common_round_there_are_no_units(tmp_path, wide):
     runs = [made.run(tmp_path / str(t), lines=lines([t])) for t in (1, 2)]
     text = compare_runs(*runs)
