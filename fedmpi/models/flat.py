@@ -38,7 +38,7 @@ from fedmpi.models.precision import run_forward
 from fedmpi.models.seeding import build_seeded
 from fedmpi.models.slices import is_inside, join_slices, remove_slices
 from fedmpi.models.split import split_module
-from fedmpi.torch_compat import BatchNorm, has_known_forward
+from fedmpi.torch_compat import BatchNorm, has_known_forward, lend_tensors
 
 # Distance between the seeds of several initial vectors.
 START_SEED_STRIDE = 0x5EED_0000
@@ -113,10 +113,10 @@ class Net:
             moves = torch.is_grad_enabled() and (not isinstance(w, Tensor) or w.requires_grad)
             parts = [hide_statistics(p, self.trained.get(self.prefix + name), self.module.training, moves)
                      if name in self.buffer_names else p for name, p in zip(self.names, parts, strict=True)]
-        named = dict(zip(self.names, parts, strict=True))
         if self._constants:
             self._constants.follow(x.device)
-        return run_forward(lambda x: torch.func.functional_call(self.module, named, (x,)), x)
+        with lend_tensors((self._holders[name], part) for name, part in zip(self.names, parts, strict=True)):
+            return run_forward(self.module, x)
 
     def loss(self, w: Tensor | list[Tensor], x: Tensor, y: Tensor, smoothing: float = 0.) -> Tensor:
         """Return the loss of each sample, (b,), in training mode; `smoothing` is that of its label."""
@@ -252,9 +252,10 @@ class Model(Net):
         return build_seeded(self._build, self._seed + START_SEED_STRIDE * j)
 
     def eval(self) -> None:
-        """Set all three networks to evaluation mode."""
+        """Set all three networks to evaluation mode. Of a layer in training mode, one of the networks says so."""
         for net in (self, self.base, self.head):
-            net.module.eval()
+            if net.module.training:
+                net.module.eval()
 
     def train_all(self, b: int) -> None:
         """Set all three networks to training on b samples."""

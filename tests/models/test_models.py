@@ -205,6 +205,16 @@ def test_layers_may_share_weights():
         assert torch.equal(model.module(x), model(w, x)) and not torch.equal(model(w, x), model(model.start, x))
 
 
+def test_a_failed_pass_leaves_the_layers_their_own_weights():
+    model = given(lambda: Shared(False))
+    with torch.no_grad():
+        model.bind(model.start)
+    own = dict(model.module.named_parameters())
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        model(model.starts(2)[1], torch.randn(4, 7))
+    assert all(own[name] is value for name, value in model.module.named_parameters())
+
+
 @pytest.mark.parametrize("make, message", [
     (lambda: Shared(True), r"layers share weights \(fc3.weight\)"),
     (lambda: Skip(lambda z, x: z + x[:, :3]), "not its last operation"),
