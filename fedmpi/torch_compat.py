@@ -62,7 +62,7 @@ def lend_tensors(lent: Iterable[tuple[Iterable[tuple[nn.Module, str]], Tensor]])
     network's pass. If PyTorch renamed the dicts of a layer, there would be an AttributeError in every run.
 
     Args:
-        lent: each tensor, behind the layers and names that hold it."""
+        lent: for each tensor, the layers that are to hold it, each with the name, and the tensor."""
     places = [(layer._parameters if name in layer._parameters else layer._buffers, name, tensor)
               for holders, tensor in lent for layer, name in holders]
     own = [held[name] for held, name, _ in places]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fedmpi.commands.planned_steps import steps_to_text
 from fedmpi.errors import BadInput
-from fedmpi.json_values import JsonObject, flatten_settings
+from fedmpi.json_values import JsonObject
 from fedmpi.own_code.fingerprint import shorten_hash
 from fedmpi.storage import run_status
 from fedmpi.task import CLASSIFICATION, REGRESSION, find_task
@@ -96,8 +96,8 @@ def compare_settings(settings: list[JsonObject]) -> str:
 
 def describe_judged_parts(settings: list[JsonObject]) -> list[str]:
     """Return a sentence that says on which samples each run was judged; [] if it is the same part."""
-    parts = [flatten_settings(values).get("evaluate.on") for values in settings]
-    if None in parts or parts[0] == parts[1]:
+    parts = run_status.find_differences(settings).get("evaluate.on", [None])
+    if None in parts:
         return []
     return [f"measured on different samples: A on {parts[0]} samples, B on {parts[1]} samples of each client"]
 

@@ -252,7 +252,7 @@ class Model(Net):
         return build_seeded(self._build, self._seed + START_SEED_STRIDE * j)
 
     def eval(self) -> None:
-        """Set all three networks to evaluation mode. Of a layer in training mode, one of the networks says so."""
+        """Set all three networks to evaluation mode; those that are in it already are not visited."""
         for net in (self, self.base, self.head):
             if net.module.training:
                 net.module.eval()
