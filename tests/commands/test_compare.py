@@ -114,6 +114,14 @@ def test_classes_and_targets_have_no_common_table(tmp_path):
         compare_runs(*runs)
 
 
+def test_the_second_table_holds_each_runs_own_numbers(tmp_path, wide):
+    runs = [made.run(tmp_path / name, lines=[{"round": 1, "accuracy_mean": .5, "accuracy_gini": gini}])
+            for name, gini in (("a", .125), ("b", .25))]
+    rows = [line.split() for line in compare_runs(*runs).splitlines()]
+    assert ["round", "1", "A", "B"] in rows
+    assert ["Gini", "coefficient", "of", "accuracies,", "%", "12.50", "25.00"] in rows
+
+
 def test_runs_judged_on_different_samples_say_so(tmp_path, wide):
     runs = [made.run(tmp_path / part, {"evaluate": {"on": part}}, lines([1])) for part in ("test", "validation")]
     assert "\n\nmeasured on different samples: A on test samples, B on validation samples" in compare_runs(*runs)
