@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from fedmpi.errors import BadInput, FaultyCode
 from fedmpi.memory_check import refuse_large_network
 from fedmpi.models.flat import Model
+from fedmpi.models.max_pooling import pool_first, skip_indices
 from fedmpi.models.nets import BUILT_IN
-from fedmpi.models.pool_before_relu import pool_first
 from fedmpi.models.seeding import build_seeded, refuse_other_weights
 from fedmpi.own_code.failures import blame_own_code
 from fedmpi.own_code.places import describe_definition
@@ -103,7 +103,7 @@ def build_model(settings: ModelSettings, shape: tuple[int, ...], dtype: np.dtype
         except AttributeError:
             raise FaultyCode(f"model: {describe_definition(type(module).__init__)}__init__() must call "
                              "super().__init__() before anything else") from None
-        return pool_first(module)
+        return skip_indices(pool_first(module))
     with blame_own_code("model"):
         model = Model(build, example, seed, head, policy)
         if type(settings) not in BUILT_IN.values():

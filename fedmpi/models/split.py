@@ -7,6 +7,7 @@ from contextlib import suppress
 from torch import fx, nn
 
 from fedmpi.errors import BadInput
+from fedmpi.models.max_pooling import MaxPool2x2
 from fedmpi.own_code.failures import describe_failure
 
 
@@ -84,12 +85,20 @@ def refuse_unknown_blocks(module: nn.Module, head: tuple[str, ...], where: str) 
             raise BadInput(f"{where}: {name} is not a block of this network; its blocks are {there}")
 
 
+class LayerTracer(fx.Tracer):
+    """Follows a network down to its layers, those of PyTorch and MaxPool2x2, which asks whether gradients count."""
+
+    def is_leaf_module(self, layer: nn.Module, qualified_name: str) -> bool:
+        """Say whether the trace does not look into a layer."""
+        return isinstance(layer, MaxPool2x2) or super().is_leaf_module(layer, qualified_name)
+
+
 def trace_operations(module: nn.Module, where: str) -> list[fx.Node]:
     """Return the operations of the network, in order. Raises BadInput if they depend on the values of samples."""
     copied = copy_network(module)
     # The trace is made in training mode: in evaluation mode it would switch dropout off for ever.
     try:
-        return list(fx.Tracer().trace(copied.train()).nodes)
+        return list(LayerTracer().trace(copied.train()).nodes)
     except Exception as error:
         # The network's own code ran on stand-ins and may fail in any way.
         why = str(error).partition("\n")[0]

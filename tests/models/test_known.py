@@ -22,13 +22,13 @@ EVERY = {"mlp": (MLP(hidden=7), (2, 2, 3), FLOATS, 3), "cnn4": (CNN4(width=9), (
 
 LAYERS = {
     "mlp": ["flat Flatten", "fc1 Linear 12 7", "relu ReLU", "fc2 Linear 7 3"],
-    "cnn4": ["conv1 Conv2d 3 32 5 0", "pool1 MaxPool2d 2", "relu1 ReLU", "conv2 Conv2d 32 64 5 0", "pool2 MaxPool2d 2",
+    "cnn4": ["conv1 Conv2d 3 32 5 0", "pool1 MaxPool2x2", "relu1 ReLU", "conv2 Conv2d 32 64 5 0", "pool2 MaxPool2x2",
              "relu2 ReLU", "flat Flatten", "fc1 Linear 128 9", "relu3 ReLU", "fc2 Linear 9 4"],
-    "lenet5": ["conv1 Conv2d 1 6 5 2", "pool1 MaxPool2d 2", "relu1 ReLU", "conv2 Conv2d 6 16 5 0", "pool2 MaxPool2d 2",
+    "lenet5": ["conv1 Conv2d 1 6 5 2", "pool1 MaxPool2x2", "relu1 ReLU", "conv2 Conv2d 6 16 5 0", "pool2 MaxPool2x2",
                "relu2 ReLU", "flat Flatten", "fc1 Linear 400 120", "relu3 ReLU", "fc2 Linear 120 84", "relu4 ReLU",
                "fc3 Linear 84 10"],
-    "lenet5 of 32": ["conv1 Conv2d 3 6 5 0", "pool1 MaxPool2d 2", "relu1 ReLU", "conv2 Conv2d 6 16 5 0",
-                     "pool2 MaxPool2d 2", "relu2 ReLU", "flat Flatten", "fc1 Linear 400 120", "relu3 ReLU",
+    "lenet5 of 32": ["conv1 Conv2d 3 6 5 0", "pool1 MaxPool2x2", "relu1 ReLU", "conv2 Conv2d 6 16 5 0",
+                     "pool2 MaxPool2x2", "relu2 ReLU", "flat Flatten", "fc1 Linear 400 120", "relu3 ReLU",
                      "fc2 Linear 120 84", "relu4 ReLU", "fc3 Linear 84 10"]}
 
 # The first logits of two samples.
@@ -45,8 +45,8 @@ def model_of(name, seed=5):
 
 
 def described(name, layer) -> str:
-    facts = {nn.Linear: ("in_features", "out_features"), nn.Conv2d: ("in_channels", "out_channels"),
-             nn.MaxPool2d: ("kernel_size",)}.get(type(layer), ())
+    facts = {nn.Linear: ("in_features", "out_features"),
+             nn.Conv2d: ("in_channels", "out_channels")}.get(type(layer), ())
     more = [layer.kernel_size[0], layer.padding[0]] if type(layer) is nn.Conv2d else []
     return " ".join(map(str, [name, type(layer).__name__, *(getattr(layer, fact) for fact in facts), *more]))
 
@@ -61,7 +61,7 @@ def test_layers_in_their_order(name):
         if isinstance(layer, (nn.Conv2d, nn.Linear)):
             assert layer.bias is not None
         if isinstance(layer, nn.MaxPool2d):
-            assert layer.stride == 2 and layer.padding == 0 and not layer.ceil_mode
+            assert layer.kernel_size == layer.stride == 2 and layer.padding == 0 and not layer.ceil_mode
 
 
 def weights(size: int) -> np.ndarray:
@@ -138,7 +138,7 @@ def test_the_first_weights_are_pytorchs_own_for_the_seed(name):
     flat = []
     for line in LAYERS[name]:
         _, kind, *facts = line.split()
-        if facts and kind != "MaxPool2d":
+        if facts:
             layer = getattr(nn, kind)(*map(int, facts[:3] if kind == "Conv2d" else facts))
             w = layer.weight.permute(0, 2, 3, 1) if kind == "Conv2d" else layer.weight
             bound = 1 / math.sqrt(w[0].numel())
