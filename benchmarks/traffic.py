@@ -4,7 +4,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedmpi import registry
-from fedmpi.engines.loop import rehearse_loop
+from fedmpi.engines.rehearsal import rehearse_loop
 from fedmpi.models.build import build_model, make_blank_samples
 from fedmpi.server.round_cost import count_printed_bytes
 

@@ -265,7 +265,7 @@ def build_parts(world: Transport, config: Config, federation: Federation, server
     from fedmpi.clients.newcomers import list_newcomers
     from fedmpi.clients.placement import assign_homes
     from fedmpi.engines import engine_choice
-    from fedmpi.engines.loop import rehearse_loop
+    from fedmpi.engines.rehearsal import rehearse_loop
     from fedmpi.models import precision
     from fedmpi.models.build import make_blank_samples
     torch.set_num_threads(config.threads)

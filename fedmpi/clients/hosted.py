@@ -1,7 +1,6 @@
 """The clients that one rank hosts: their samples, their private states, and the engine that trains them.
 
-HostedClients performs the local part of rank 0's orders. Measures are taken by its `evaluator` (evaluation.py), sums
-over rows by its `sums` (partial_sums.py)."""
+HostedClients performs the local part of rank 0's orders; its `evaluator` takes measures, its `sums` add up rows."""
 from __future__ import annotations
 
 import bisect
@@ -29,6 +28,7 @@ from fedmpi.data.federation import Federation
 from fedmpi.engines import batch_plan, convolutions, engine_choice, gpu_card
 from fedmpi.engines.batch_plan import LocalTraining, Portion
 from fedmpi.engines.gpu_waiting import wait_for_device
+from fedmpi.engines.pass_memory import PassMemory
 from fedmpi.engines.step_counter import OTHERS, PARTICIPANTS, StepCounter
 from fedmpi.errors import ROUND_GIVEN_UP, GivenUp
 from fedmpi.faults import choose_attackers
@@ -71,7 +71,7 @@ class HostedClients:
         self.store = StateStore(first, room.states, config.state.scratch if self.clients else None)
         self.samples = SampleCache(federation, device, room.samples)
         self.evaluator = Evaluator(self, config.judged_on, load_measures(config.evaluate.measures))
-        self.sums, self.counter = PartialSums(self), StepCounter()
+        self.sums, self.counter, self.passes = PartialSums(self), StepCounter(), PassMemory()
         # the server's state as it was last received
         self.shared_type: type[State] = type(first_shared)
         self._received: list[Tensor | None] = [None] * sum(list_sent(self.shared_type))
@@ -124,6 +124,7 @@ class HostedClients:
             to_judge: whether they train only to be judged before the round (see batch_plan.get_local_training)"""
         self.context.round = when
         self.counter.begin(whose, warm_up=when < 0)
+        self.passes.begin(shared, fills=to_judge)
         results = self.engine.apply(function, clients, shared, self, self.plan_training(when, to_judge))
         for done, pair in enumerate(results, 1):
             yield pair
@@ -184,9 +185,7 @@ class HostedClients:
     def _keep(self, client: int, mine: State, known: bool = False) -> None:
         """Store a client's state. Note its largest number, unless the state is known to be usable."""
         self.store.write(client, mine)
-        if known:
-            return
-        largest = [v.abs().max().float() for v in mine if v.is_floating_point() and v.numel()]
+        largest = [] if known else [v.abs().max().float() for v in mine if v.is_floating_point() and v.numel()]
         if largest:
             self.largest[client] = torch.stack(largest).max()
 

@@ -13,7 +13,7 @@ from fedmpi.comm import exact
 from fedmpi.config.schema import Config
 from fedmpi.data.federation import Federation
 from fedmpi.engines.batch_plan import make_generator
-from fedmpi.engines.loop import rehearse_loop
+from fedmpi.engines.rehearsal import rehearse_loop
 from fedmpi.engines.trained_statistics import find_trained_net
 from fedmpi.errors import BadInput
 from fedmpi.faults import Attack

@@ -166,7 +166,7 @@ def count_exchanged(cls: type, features: int, hidden: int) -> tuple[int, int, fl
     """Return P, h, and how many float32 numbers a client receives and sends, from a dry run of a small network."""
     import torch
 
-    from fedmpi.engines.loop import rehearse_loop
+    from fedmpi.engines.rehearsal import rehearse_loop
     from fedmpi.models.build import build_model
     from fedmpi.models.nets import MLP
     method = cls().with_model(build_model(MLP(hidden), (features,), "float32", 2, 0))

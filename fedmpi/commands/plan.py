@@ -63,7 +63,7 @@ def prepare_case(config_path: str | Mapping[str, object], overrides: Sequence[st
     """Read a configuration, prepare its federation and rehearse a client. Raises BadInput."""
     from fedmpi.assembly import build_method, refuse_engine
     from fedmpi.engines.engine_choice import choose_by_network
-    from fedmpi.engines.loop import rehearse_loop
+    from fedmpi.engines.rehearsal import rehearse_loop
     from fedmpi.models.build import make_blank_samples
     from fedmpi.server.client_selection import make_client_selector
     config = load_config(config_path, overrides)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -21,22 +21,10 @@ from fedmpi.engines import batch_plan
 from fedmpi.engines.augmentation import change_images, draw_all_changes
 from fedmpi.engines.cohort_steps import CohortSteps
 from fedmpi.engines.cuda_graphs import StepRecorder
-from fedmpi.engines.gradients import (
-    Loss,
-    bind_cohort,
-    bind_cohort_loss,
-    compute_own_gradient,
-    is_empty,
-)
+from fedmpi.engines.gradients import Loss, bind_cohort, bind_cohort_loss, compute_own_gradient, is_empty
 from fedmpi.engines.outside_vmap import is_shared
-from fedmpi.engines.padding import (
-    SAMPLES_PER_BLOCK,
-    gather_own,
-    gather_padded,
-    join_blocks,
-    pad_samples,
-    split_blocks,
-)
+from fedmpi.engines.padding import SAMPLES_PER_BLOCK, gather_own, gather_padded, join_blocks, pad_samples, split_blocks
+from fedmpi.engines.pass_memory import PassMemory
 from fedmpi.engines.recorded_gradients import RecordedGradients
 from fedmpi.engines.step import Step, StepOptions, allocate_rows, copy_shared, make_mover
 from fedmpi.engines.step_counter import NO_COUNTER, StepCounter
@@ -62,7 +50,8 @@ class Cohort(CohortSteps):
         sizes: the clients' numbers of samples, descending.
         check: is called before every step, and raises if training is to end.
         model: the run's network; None: only what needs none is asked for.
-        portions: the part of its steps that each client makes, None for all; (): all clients make all."""
+        portions: the part of its steps that each client makes, None for all; (): all clients make all.
+        passes: those of x, which were made to judge the clients."""
     x: Tensor
     y: Tensor
     sizes: tuple[int, ...]
@@ -74,6 +63,7 @@ class Cohort(CohortSteps):
     counter: StepCounter = NO_COUNTER
     model: Model | None = None
     portions: tuple[batch_plan.Portion | None, ...] = ()
+    passes: PassMemory = field(default_factory=PassMemory)
 
     def reorder(self, order: Tensor) -> Cohort:
         """Return the same clients in another order (c,), to train them; only `subset` needs larger ones first."""
@@ -109,7 +99,7 @@ class Cohort(CohortSteps):
         else:
             x, y = (pad_samples([row[k] for row, k in zip(rows, map(torch.from_numpy, kept), strict=True)])
                     for rows in (self.x, self.y))
-        return dataclasses.replace(self, x=x, y=y, sizes=tuple(map(len, kept)))
+        return dataclasses.replace(self, x=x, y=y, sizes=tuple(map(len, kept)), passes=PassMemory())
 
     def batches(self) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
         """Yield (k, x, y, weight) of every step, for the first k clients."""
@@ -155,12 +145,15 @@ class Cohort(CohortSteps):
             block = batch_plan.copy_to_device(block, self.y.device)
             yield from (block[:k, t] for t, k in enumerate(ks))
 
-    @torch.no_grad()
     def forward(self, net: NetOrOutputs, w: Tensor, shared: bool = False) -> Tensor:
         """Return the outputs on all (padded) samples, (c, s, ...), by blocks; blocks of mere padding repeat the first.
 
         Args:
             shared: compute all with the first row of w (c, d), by one network rather than by one for each client."""
+        return self.passes.recall((self.clients, shared), net, w, lambda: self._pass_samples(net, w, shared))
+
+    @torch.no_grad()
+    def _pass_samples(self, net: NetOrOutputs, w: Tensor, shared: bool) -> Tensor:
         rows = w[0] if shared else w
         parts: list[Tensor] | Tensor = rows
         if isinstance(net, Net):

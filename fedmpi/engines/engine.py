@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from fedmpi.context import RankContext
     from fedmpi.engines.batch_plan import LocalTraining, Portion
     from fedmpi.engines.gpu_card import MemoryLimits
+    from fedmpi.engines.pass_memory import PassMemory
     from fedmpi.engines.step_counter import StepCounter
     from fedmpi.method import Method, State
 
@@ -38,6 +39,8 @@ class ClientGroup(Protocol):
     messages: dict[int, State]
     # the part of its steps that a client makes in this round; all, if it is not here
     portions: dict[int, Portion]
+    # of the clients' samples, made to judge them
+    passes: PassMemory
 
     @property
     def store(self) -> StateReader:

@@ -19,18 +19,18 @@ from torch import Tensor
 from fedmpi.engines import batch_plan, sparse_embedding
 from fedmpi.engines.augmentation import change_images, draw_all_changes
 from fedmpi.engines.gradients import Loss, bind_loss, bind_module, differentiate_loss, is_empty
+from fedmpi.engines.pass_memory import PassMemory
 from fedmpi.engines.round_settings import RoundSettings
 from fedmpi.engines.step import Step, StepOptions, StepSettings, copy_shared, make_mover
 from fedmpi.engines.step_counter import NO_COUNTER, StepCounter
 from fedmpi.engines.trained_statistics import find_trained_net, train_statistics
-from fedmpi.method import Method, State
+from fedmpi.method import State
 from fedmpi.models.build import SAMPLES_PER_PASS, as_input, as_stored
 from fedmpi.models.flat import Model, Net
 from fedmpi.models.losses import attach_logits, compute_loss, count_classes, read_labels
 from fedmpi.models.precision import run_forward
 from fedmpi.models.seeding import seed_all_generators
 from fedmpi.models.slices import gather_statistics
-from fedmpi.server_only import hide_server_only, refuse_server_only
 from fedmpi.torch_compat import copy_to_each
 
 if TYPE_CHECKING:
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 
 # Batches are gathered from the samples in pieces of so many bytes.
 BYTES_GATHERED_AT_ONCE = 32 << 20
-# One step on one sample: it shows what a method's client keeps and sends.
-REHEARSAL_TRAINING = batch_plan.LocalTraining(seed=0, round=0, batch=1, epochs=1, steps=1, lr=1e-3, momentum=0.)
 
 
 @dataclass(frozen=True)
@@ -63,6 +61,8 @@ class LoopData(RoundSettings):
     counter: StepCounter = NO_COUNTER
     # the run's network; None: only what needs none is asked for
     model: Model | None = None
+    # passes of x, which were made to judge the client
+    passes: PassMemory = field(default_factory=PassMemory)
 
     @property
     def id(self) -> Tensor:
@@ -104,12 +104,12 @@ class LoopData(RoundSettings):
         kept = batch_plan.copy_to_device(
             batch_plan.draw_subset(self.local, self.client, stream, self.n, share, fixed, rest), self.y.device
         )
-        return dataclasses.replace(self, x=self.x[kept], y=self.y[kept])
+        return dataclasses.replace(self, x=self.x[kept], y=self.y[kept], passes=PassMemory())
 
     def with_features(self, net: NetOrOutputs, w: Tensor) -> LoopData:
         """Return the same client and batches with the outputs of net(w, x) in place of x."""
         local = self.local._replace(augmentation=batch_plan.NO_AUGMENTATION)
-        return dataclasses.replace(self, x=as_stored(self._forward(net, w)), local=local)
+        return dataclasses.replace(self, x=as_stored(self._forward(net, w)), local=local, passes=PassMemory())
 
     def with_added_logits(self, net: NetOrOutputs, w: Tensor) -> LoopData:
         """Return the same client with the logits of net(w, x) beside its labels, y (n, 1 + c).
@@ -127,8 +127,11 @@ class LoopData(RoundSettings):
         classes = self._network.classes if classes is None else classes
         return F.one_hot(read_labels(self.y), classes).to(outputs.dtype).T @ outputs
 
-    @torch.no_grad()
     def _forward(self, net: NetOrOutputs, w: Tensor) -> Tensor:
+        return self.passes.recall(self.client, net, w, lambda: self._pass_samples(net, w))
+
+    @torch.no_grad()
+    def _pass_samples(self, net: NetOrOutputs, w: Tensor) -> Tensor:
         pieces = self.x.split(SAMPLES_PER_PASS)
         if not isinstance(net, Net):
             self._network.eval()
@@ -285,16 +288,5 @@ class Loop:
             x, y = group.get_training_samples(client)
             own = local._replace(portion=group.portions.get(client))
             data = LoopData(x, y, client, own, message=group.messages.get(client), counter=group.counter,
-                            model=group.method.model)
+                            model=group.method.model, passes=group.passes)
             yield client, function(shared, group.store.read(client), data)
-
-
-def rehearse_loop(method: Method, shared: State, mine: State, blank: Tensor) -> tuple[State, State]:
-    """Run a client on one blank sample (1, ...) for one step; return what it keeps and sends, (Mine, Up).
-
-    Raises BadInput if it uses what is SERVER_ONLY, or declares what it keeps or sends as that."""
-    data = LoopData(blank, torch.zeros(1, dtype=torch.int64, device=blank.device), 0, REHEARSAL_TRAINING,
-                    message=method.message_template(), model=method.model)
-    found = method.client(hide_server_only(shared), mine, data)
-    refuse_server_only(*found, data.message or ())
-    return found

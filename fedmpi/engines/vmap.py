@@ -21,10 +21,11 @@ from fedmpi.engines.cuda_graphs import StepRecorder
 from fedmpi.engines.engine import note_step
 from fedmpi.engines.gpu_errors import is_out_of_memory, make_room_for_fewer
 from fedmpi.engines.gradients import Loss, is_empty
-from fedmpi.engines.loop import REHEARSAL_TRAINING
 from fedmpi.engines.optimizer import Optimizer, count_further_vectors
 from fedmpi.engines.outside_vmap import OutsideVmap
 from fedmpi.engines.padding import pad_samples
+from fedmpi.engines.pass_memory import PassMemory
+from fedmpi.engines.rehearsal import REHEARSAL_TRAINING
 from fedmpi.engines.round_settings import RoundSettings
 from fedmpi.engines.step import StepOptions, StepSettings
 from fedmpi.engines.vmap_indexing import allow_indexing
@@ -107,7 +108,7 @@ class VmapData(RoundSettings):
         local = self.cohort.local._replace(augmentation=batch_plan.NO_AUGMENTATION)
         outputs = self._forward(net, w)
         x = as_stored(outputs.flatten(0, 1)).unflatten(0, outputs.shape[:2])
-        return dataclasses.replace(self, cohort=dataclasses.replace(self.cohort, x=x, local=local))
+        return dataclasses.replace(self, cohort=dataclasses.replace(self.cohort, x=x, local=local, passes=PassMemory()))
 
     def with_added_logits(self, net: NetOrOutputs, w: Tensor) -> VmapData:
         """Return the same client with the logits of net(w, x) beside its labels, see losses.attach_logits."""
@@ -218,6 +219,7 @@ class Vmap:
             if len(chunk) == 1 and not records or not is_out_of_memory(error):
                 raise
             why = str(error).partition("\n")[0]
+            group.passes.forget()
         else:
             self.fitted += 1
             if self.most < MAX_CLIENTS_AT_ONCE and self.fitted >= CHUNKS_BEFORE_DOUBLING:
@@ -245,7 +247,8 @@ class Vmap:
         x, y = zip(*(group.get_training_samples(c) for c in clients), strict=True)
         model = group.method.model
         cohort = Cohort(pad_samples(x), pad_samples(y), tuple(map(len, y)), tuple(clients), local, 0, self.graphs,
-                        partial(note_step, group), group.counter, model, tuple(map(group.portions.get, clients)))
+                        partial(note_step, group), group.counter, model, tuple(map(group.portions.get, clients)),
+                        group.passes)
         messages = [group.messages.get(c) for c in clients]
         if self.unfolded is None and cohort.x.is_cuda:
             self.unfolded = convolutions.choose_unfolded(model, x[0][:1], local.batch, len(clients))

@@ -15,7 +15,7 @@ import numpy as np
 
 from fedmpi.config.schema import Config
 from fedmpi.data.federation import Federation
-from fedmpi.engines.loop import rehearse_loop
+from fedmpi.engines.rehearsal import rehearse_loop
 from fedmpi.errors import BadInput
 from fedmpi.json_values import JsonObject
 from fedmpi.method import Method, Participants

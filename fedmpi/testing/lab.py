@@ -23,7 +23,8 @@ from fedmpi.config.schema import Config, Server, Train, resolve
 from fedmpi.data.federation import Federation
 from fedmpi.engines.engine import Engine
 from fedmpi.engines.engine_choice import CPU
-from fedmpi.engines.loop import Loop, rehearse_loop
+from fedmpi.engines.loop import Loop
+from fedmpi.engines.rehearsal import rehearse_loop
 from fedmpi.method import Method, Participants, State
 from fedmpi.models.build import make_blank_samples
 from fedmpi.server.rounds import send_messages

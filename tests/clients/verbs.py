@@ -9,6 +9,7 @@ import torch
 from fedmpi.clients.state_store import StateStore
 from fedmpi.context import RankContext
 from fedmpi.engines.batch_plan import LocalTraining
+from fedmpi.engines.pass_memory import PassMemory
 from fedmpi.engines.step_counter import StepCounter
 from tests.federations import Digits, cnn, mlp
 
@@ -32,6 +33,7 @@ class Bench:
         self.context, self.device = RankContext(), torch.device(device)
         self.method, self.clients, self.messages = SimpleNamespace(model=self.model), list(range(len(sizes))), {}
         self.portions = {}
+        self.passes = PassMemory()
         start, generator = self.model.start, torch.Generator().manual_seed(1)
         self.counter = StepCounter()
         self.store = StateStore(Mine(start, torch.tensor(.5, device=device)))

@@ -6,8 +6,9 @@ import torch
 
 from fedmpi.engines.batch_plan import LocalTraining
 from fedmpi.engines.cohort import Cohort
-from fedmpi.engines.loop import REHEARSAL_TRAINING, Loop, LoopData
+from fedmpi.engines.loop import Loop, LoopData
 from fedmpi.engines.padding import pad_samples
+from fedmpi.engines.rehearsal import REHEARSAL_TRAINING
 from fedmpi.engines.step_counter import PARTICIPANTS
 from fedmpi.engines.vmap import Vmap
 from fedmpi.errors import BadInput

@@ -243,7 +243,7 @@ def test_a_module_serves_the_model_of_the_cpu_and_that_of_the_gpu_by_turns(books
 def test_rank_0_may_count_work_and_rehearse_after_training_on_a_gpu(books):
     """ifca runs the whole model forward, which leaves the GPU's parameters in its module."""
     from fedmpi.engines.dry_run import count_round_work
-    from fedmpi.engines.loop import rehearse_loop
+    from fedmpi.engines.rehearsal import rehearse_loop
     lab = Lab(method("ifca", mlp()), Digits(SIZES, test=2), device=GPU)
     for t in range(2):
         lab.round(t)

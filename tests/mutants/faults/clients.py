@@ -4,6 +4,7 @@ from __future__ import annotations
 MEASURES = "fedmpi.clients.measures:"
 
 FAULTS: list[tuple[str, str, str]] = [
+    ("fedmpi.clients.hosted:HostedClients.apply", "fills=to_judge", "fills=False"),
     ("fedmpi.clients.updates:alter_update", "        clamp_variances(model, up)\n", ""),
     ("fedmpi.clients.updates:clamp_variances", 'if name.rpartition(".")[2] == "running_var"', "if True"),
     ("fedmpi.clients.evaluation:Evaluator._measure_together", "by_form.setdefault(describe_form(model[1]), [])",

@@ -2,6 +2,12 @@
 from __future__ import annotations
 
 FAULTS: list[tuple[str, str, str]] = [
+    ("fedmpi.models.max_pooling:MaxPool2x2.forward", "torch.is_grad_enabled() or ", ""),
+    ("fedmpi.models.max_pooling:MaxPool2x2.forward", " or min(x.shape[-2:]) < 2", ""),
+    ("fedmpi.models.max_pooling:MaxPool2x2.forward", "torch.maximum(rows", "torch.fmax(rows"),
+    ("fedmpi.models.max_pooling:skip_indices", "type(layer) is nn.MaxPool2d", "isinstance(layer, nn.MaxPool2d)"),
+    ("fedmpi.models.max_pooling:halves_images", " and not layer.return_indices", ""),
+    ("fedmpi.models.split:LayerTracer.is_leaf_module", "isinstance(layer, MaxPool2x2) or ", ""),
     ("fedmpi.models.seeding:build_seeded", "        seed_plain_generators(seed)\n", ""),
     ("fedmpi.models.seeding:restore_plain_generators", "random.setstate(of_python)", "pass"),
     ("fedmpi.models.seeding:restore_plain_generators", "np.random.set_state(of_numpy)", "pass"),

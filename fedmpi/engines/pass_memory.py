@@ -1,0 +1,83 @@
+"""Outputs of the server's models on all of a client's samples, kept from judging a client to its next training.
+
+IFCA, FedAH and the methods made of them begin a client's round with passes of all its samples through models of Shared.
+To judge the client, just before, they made the same passes: the server has changed nothing in between."""
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+from typing import NamedTuple
+
+from torch import Tensor
+
+from fedmpi.models.flat import Net
+from fedmpi.torch_compat import count_changes
+
+# Outputs of more bytes are not kept: the passes are made again.
+MOST_BYTES_KEPT = 256 << 20
+
+
+class KnownPass(NamedTuple):
+    """A pass that was made."""
+    net: Net
+    # The model, a tensor of Shared or a part of one: held, so that its memory cannot become another tensor's.
+    w: Tensor
+    # counts the changes of w in place
+    version: int
+    outputs: Tensor
+
+    def is_of(self, net: object, w: Tensor) -> bool:
+        """Say whether this is the pass of a network with the weights w."""
+        return (self.net is net and self.version == count_changes(w) and self.w.data_ptr() == w.data_ptr()
+                and self.w.stride() == w.stride())
+
+
+class PassMemory:
+    """The passes of a rank's clients. It is filled while clients are judged, and read until they have trained.
+
+    Only passes of models that lie in Shared are kept, and only of networks whose layers are PyTorch's or fedmpi's:
+    those of others may draw random numbers."""
+
+    def __init__(self) -> None:
+        self.known: dict[Hashable, list[KnownPass]] = {}
+        self.fills, self.bytes = False, 0
+        # where the tensors of Shared lie
+        self.shared: frozenset[int] = frozenset()
+
+    def begin(self, shared: Iterable[object], fills: bool) -> None:
+        """Begin to judge clients, or to train them. The passes of another Shared are forgotten.
+
+        Args:
+            fills: passes are kept."""
+        self.fills = fills
+        tensors = frozenset(locate(v) for v in shared if isinstance(v, Tensor)) - {0}
+        if tensors != self.shared:
+            self.shared = tensors
+            self.forget()
+
+    def recall(self, whose: Hashable, net: object, w: Tensor, make: Callable[[], Tensor]) -> Tensor:
+        """Return the outputs of a network on all samples of a client, or of clients that are trained at once.
+
+        Args:
+            whose: names the clients and how they are computed.
+            net: a Net, or a function, whose passes are not kept.
+            w: its weights.
+            make: makes the pass."""
+        if not (isinstance(net, Net) and net.plain and locate(w) in self.shared):
+            return make()
+        for known in self.known.get(whose, ()):
+            if known.is_of(net, w):
+                return known.outputs
+        outputs = make()
+        if self.fills and self.bytes + outputs.nbytes <= MOST_BYTES_KEPT:
+            self.bytes += outputs.nbytes
+            self.known.setdefault(whose, []).append(KnownPass(net, w, count_changes(w), outputs))
+        return outputs
+
+    def forget(self) -> None:
+        """Forget all passes."""
+        self.known, self.bytes = {}, 0
+
+
+def locate(t: Tensor) -> int:
+    """Return where the memory of a tensor, or of that of which it is a part, begins; 0 if it has none."""
+    return t.untyped_storage().data_ptr()
