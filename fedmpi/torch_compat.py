@@ -40,6 +40,11 @@ def count_changes(tensor: Tensor) -> int:
     return tensor._version
 
 
+def locate_memory(tensor: Tensor) -> int:
+    """Return where the memory begins of a tensor, or of that of which it is a view; 0 if it has none."""
+    return tensor.untyped_storage().data_ptr()
+
+
 def without_watch(tensor: Tensor) -> Tensor:
     """Return the same numbers, whose changes in place autograd does not notice."""
     return tensor.data

@@ -39,7 +39,7 @@ class ClientGroup(Protocol):
     messages: dict[int, State]
     # the part of its steps that a client makes in this round; all, if it is not here
     portions: dict[int, Portion]
-    # of the clients' samples, made to judge them
+    # passes of all samples of a client, which were made to judge it
     passes: PassMemory
 
     @property

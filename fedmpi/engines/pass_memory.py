@@ -10,7 +10,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from fedmpi.models.flat import Net
-from fedmpi.torch_compat import count_changes
+from fedmpi.torch_compat import count_changes, locate_memory
 
 # Outputs of more bytes are not kept: the passes are made again.
 MOST_BYTES_KEPT = 256 << 20
@@ -32,7 +32,7 @@ class KnownPass(NamedTuple):
 
 
 class PassMemory:
-    """The passes of a rank's clients. It is filled while clients are judged, and read until they have trained.
+    """Passes of all samples of a rank's clients: kept while clients are judged, recalled when they train.
 
     Only passes of models that lie in Shared are kept, and only of networks whose layers are PyTorch's or fedmpi's:
     those of others may draw random numbers."""
@@ -49,7 +49,7 @@ class PassMemory:
         Args:
             fills: passes are kept."""
         self.fills = fills
-        tensors = frozenset(locate(v) for v in shared if isinstance(v, Tensor)) - {0}
+        tensors = frozenset(locate_memory(v) for v in shared if isinstance(v, Tensor)) - {0}
         if tensors != self.shared:
             self.shared = tensors
             self.forget()
@@ -62,7 +62,7 @@ class PassMemory:
             net: a Net, or a function, whose passes are not kept.
             w: its weights.
             make: makes the pass."""
-        if not (isinstance(net, Net) and net.plain and locate(w) in self.shared):
+        if not (isinstance(net, Net) and net.plain and locate_memory(w) in self.shared):
             return make()
         for known in self.known.get(whose, ()):
             if known.is_of(net, w):
@@ -76,8 +76,3 @@ class PassMemory:
     def forget(self) -> None:
         """Forget all passes."""
         self.known, self.bytes = {}, 0
-
-
-def locate(t: Tensor) -> int:
-    """Return where the memory of a tensor, or of that of which it is a part, begins; 0 if it has none."""
-    return t.untyped_storage().data_ptr()

@@ -26,7 +26,7 @@ from torch import Tensor
 from fedmpi.engines.batch_plan import LocalTraining
 from fedmpi.engines.gradient_variance import GradientVariance
 from fedmpi.engines.optimizer import PLAIN_SGD, Moments, Optimizer
-from fedmpi.torch_compat import add_to_each, copy_to_each
+from fedmpi.torch_compat import add_to_each, copy_to_each, locate_memory
 
 # Rows of parameters begin at multiples of so many numbers on a GPU: 256 bytes, as all of its memory does.
 ALIGNED_NUMBERS = 64
@@ -273,8 +273,8 @@ def make_mover(w: Tensor, local: LocalTraining) -> Step:
 
 def copy_shared(tensors: Sequence[Tensor], *moved: Tensor) -> list[Tensor]:
     """Return tensors that do not change with those that are `moved`: copies of what lies in their memory."""
-    places = {w.untyped_storage().data_ptr() for w in moved}
-    return [t.clone() if t.untyped_storage().data_ptr() in places else t for t in tensors]
+    places = {locate_memory(w) for w in moved}
+    return [t.clone() if locate_memory(t) in places else t for t in tensors]
 
 
 def take_pulls(pulls: Sequence[ActivePull]) -> None:

@@ -37,6 +37,7 @@ from fedmpi.testing.variants import (
     measure_distance,
     renumber,
 )
+from fedmpi.torch_compat import locate_memory
 
 # Engine -> ways of hosting under which a run is repeated on three ranks.
 WAYS: dict[str, tuple[str, ...]] = {"loop": ("balanced", "moving"), "vmap": ("the server too",)}
@@ -173,7 +174,7 @@ def check_bad_updates(subject: Subject) -> None:
 
 def find_memory(state: State) -> set[int]:
     """Return the memory that the tensors of a state lie in."""
-    return {t.untyped_storage().data_ptr() for t in list_tensors(tuple(state))
+    return {locate_memory(t) for t in list_tensors(tuple(state))
             if isinstance(t, torch.Tensor) and t.numel()}
 
 

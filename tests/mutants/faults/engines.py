@@ -103,7 +103,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.engines.pass_memory:KnownPass.is_of", "self.w.stride() == w.stride()", "True"),
     ("fedmpi.engines.pass_memory:PassMemory.begin", "tensors != self.shared", "False"),
     ("fedmpi.engines.pass_memory:PassMemory.recall", " and net.plain", ""),
-    ("fedmpi.engines.pass_memory:PassMemory.recall", " and locate(w) in self.shared", ""),
+    ("fedmpi.engines.pass_memory:PassMemory.recall", " and locate_memory(w) in self.shared", ""),
     ("fedmpi.engines.pass_memory:PassMemory.recall", "self.fills and ", ""),
     ("fedmpi.engines.pass_memory:PassMemory.recall", "self.bytes += outputs.nbytes", "pass"),
     # recorded gradients
