@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from fedmpi.engines.loop import LoopData
+from fedmpi.engines.loop_data import LoopData
 from fedmpi.errors import BadInput
 from fedmpi.extended_state import extend_state, strip_state
 from fedmpi.method import BASE, HEAD, WHOLE, Method, State, find_kind_of_field, list_declared_kinds

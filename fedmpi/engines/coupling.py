@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Unpack
 import torch
 from torch import Tensor
 
-from fedmpi.engines.loop import LoopBatch, LoopData
+from fedmpi.engines.loop_data import LoopBatch, LoopData
 from fedmpi.engines.rehearsal import REHEARSAL_TRAINING
 from fedmpi.method import Method, State
 from fedmpi.models.build import as_input

@@ -16,7 +16,7 @@ from torch import Tensor
 from fedmpi.engines import batch_plan
 from fedmpi.engines.batch_plan import LocalTraining
 from fedmpi.engines.gradients import Loss, is_empty
-from fedmpi.engines.loop import LoopData
+from fedmpi.engines.loop_data import LoopData
 from fedmpi.engines.step import StepOptions, StepSettings
 from fedmpi.engines.step_counter import JUDGED, PARTICIPANTS, classify_steps
 from fedmpi.method import Method, State

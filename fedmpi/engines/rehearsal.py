@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from fedmpi.engines.batch_plan import LocalTraining
-from fedmpi.engines.loop import LoopData
+from fedmpi.engines.loop_data import LoopData
 from fedmpi.method import Method, State
 from fedmpi.server_only import hide_server_only, refuse_server_only
 

@@ -37,7 +37,8 @@ from fedmpi.comm.rows import RowsStay, make_rows
 from fedmpi.comm.transport import Counting
 from fedmpi.config.schema import Config
 from fedmpi.data.federation import Federation
-from fedmpi.engines.loop import Loop, LoopData
+from fedmpi.engines.loop import Loop
+from fedmpi.engines.loop_data import LoopData
 from fedmpi.engines.rehearsal import REHEARSAL_TRAINING
 from fedmpi.errors import BadInput
 from fedmpi.method import Method, Participants, State

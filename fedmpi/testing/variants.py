@@ -13,7 +13,8 @@ from fedmpi.comm.order_performer import OrderPerformer
 from fedmpi.comm.transport import Transport
 from fedmpi.engines.batch_plan import LocalTraining
 from fedmpi.engines.engine import ClientGroup, Engine
-from fedmpi.engines.loop import Loop, LoopData
+from fedmpi.engines.loop import Loop
+from fedmpi.engines.loop_data import LoopData
 from fedmpi.engines.vmap import Vmap
 from fedmpi.method import Method, Participants, State
 from fedmpi.testing.federations import Renumbered, SmallFederation

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from fedmpi.engines import batch_plan, batchnorm
-from fedmpi.engines.loop import LoopData
+from fedmpi.engines.loop_data import LoopData
 from fedmpi.models.build import as_input, build_model
 from tests.federations import Digits, Lab, method
 

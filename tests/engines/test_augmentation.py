@@ -12,7 +12,8 @@ from fedmpi.comm.transport import Solo
 from fedmpi.config.schema import Train
 from fedmpi.engines.augmentation import change_images, draw_changes
 from fedmpi.engines.batch_plan import Augmentation, LocalTraining, draw_batches
-from fedmpi.engines.loop import Loop, LoopData
+from fedmpi.engines.loop import Loop
+from fedmpi.engines.loop_data import LoopData
 from fedmpi.engines.vmap import Vmap
 from fedmpi.models.build import as_input
 from tests import forked
@@ -114,15 +115,15 @@ def test_a_run_with_changed_images_is_the_same_under_both_engines():
 
 def test_the_cohort_sees_the_bits_that_the_loop_sees(bench):
     """This also holds for images that are gathered in several pieces."""
-    from fedmpi.engines import loop
+    from fedmpi.engines import loop_data
     from fedmpi.engines.cohort import Cohort
     from fedmpi.engines.padding import pad_samples
     order = (0, 2, 3, 1)
     x, y = zip(*(bench.get_training_samples(c) for c in order), strict=True)
     steps = list(Cohort(pad_samples(x), pad_samples(y), tuple(map(len, y)), order, LOCAL).batches())
-    for pieces in (loop.BYTES_GATHERED_AT_ONCE, 1):
+    for pieces in (loop_data.BYTES_GATHERED_AT_ONCE, 1):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(loop, "BYTES_GATHERED_AT_ONCE", pieces)
+            patch.setattr(loop_data, "BYTES_GATHERED_AT_ONCE", pieces)
             for place, c in enumerate(order):
                 alone = LoopData(*bench.get_training_samples(c), c, LOCAL)
                 for (images, labels), (_, many, of, _) in zip(alone.batches(), steps, strict=False):

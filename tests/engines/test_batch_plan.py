@@ -26,7 +26,7 @@ from fedmpi.engines.batch_plan import (
     draw_subset,
     make_generator,
 )
-from fedmpi.engines.loop import LoopData
+from fedmpi.engines.loop_data import LoopData
 from fedmpi.engines.step_counter import MAIN
 from fedmpi.faults import Attack
 from fedmpi.methods.fedper import Shared, Up

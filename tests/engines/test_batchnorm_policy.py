@@ -15,7 +15,7 @@ from torch import nn
 
 from fedmpi.config.schema import resolve
 from fedmpi.engines import batch_plan, batchnorm, engine_choice
-from fedmpi.engines.loop import LoopData
+from fedmpi.engines.loop_data import LoopData
 from fedmpi.engines.vmap import Vmap
 from fedmpi.errors import BadInput
 from fedmpi.method import WHOLE

@@ -6,7 +6,8 @@ import torch
 
 from fedmpi.engines.batch_plan import LocalTraining
 from fedmpi.engines.cohort import Cohort
-from fedmpi.engines.loop import Loop, LoopData
+from fedmpi.engines.loop import Loop
+from fedmpi.engines.loop_data import LoopData
 from fedmpi.engines.padding import pad_samples
 from fedmpi.engines.rehearsal import REHEARSAL_TRAINING
 from fedmpi.engines.step_counter import PARTICIPANTS

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from fedmpi.engines import batch_plan
-from fedmpi.engines.loop import LoopData
+from fedmpi.engines.loop_data import LoopData
 from fedmpi.models import flat
 from tests.federations import Digits, mlp
 

@@ -10,8 +10,9 @@ import torch
 import torch.nn.functional as F
 
 from fedmpi.context import RankContext
-from fedmpi.engines import batch_plan, loop
-from fedmpi.engines.loop import Loop, LoopData
+from fedmpi.engines import batch_plan, loop_data
+from fedmpi.engines.loop import Loop
+from fedmpi.engines.loop_data import LoopData
 from fedmpi.engines.pass_memory import PassMemory
 from fedmpi.engines.rehearsal import rehearse_loop
 from fedmpi.engines.step_counter import StepCounter
@@ -53,8 +54,8 @@ def test_batches_are_those_drawn_however_many_are_gathered_at_once(together, mon
     """A client with larger batches than BYTES_GATHERED_AT_ONCE gets the same ones, a few at a time."""
     gathered, local = [], LOCAL._replace(seed=1, batch=5, epochs=1)
     # There are 12 samples of 6 numbers.
-    monkeypatch.setattr(loop, "BYTES_GATHERED_AT_ONCE", 4 * 6 * 5 * together + 7)
-    monkeypatch.setattr(loop, "as_input", lambda x: gathered.append(len(x)) or x)
+    monkeypatch.setattr(loop_data, "BYTES_GATHERED_AT_ONCE", 4 * 6 * 5 * together + 7)
+    monkeypatch.setattr(loop_data, "as_input", lambda x: gathered.append(len(x)) or x)
     x, y = torch.arange(72.).view(12, 2, 3), torch.arange(12) + 100
     found = list(LoopData(x, y, 4, local).batches())
     assert [y.tolist() for _, y in found] == [[100 + i for i in batch] for batch in KNOWN]
@@ -63,7 +64,7 @@ def test_batches_are_those_drawn_however_many_are_gathered_at_once(together, mon
 
 
 def test_a_sample_larger_than_what_is_gathered_is_gathered_alone(monkeypatch):
-    monkeypatch.setattr(loop, "BYTES_GATHERED_AT_ONCE", 8)
+    monkeypatch.setattr(loop_data, "BYTES_GATHERED_AT_ONCE", 8)
     found = list(LoopData(torch.arange(72.).view(12, 6), torch.arange(12), 4, LOCAL._replace(seed=1, batch=5, epochs=1))
                  .batches())
     assert [y.tolist() for _, y in found] == list(KNOWN)
@@ -82,8 +83,8 @@ def test_class_sums_and_what_stands_beside_are_direct_computation(data, model):
 
 def test_samples_go_forward_in_chunks(data, model, monkeypatch):
     whole, sizes = data.mean_loss(model, model.start), []
-    monkeypatch.setattr(loop, "SAMPLES_PER_PASS", 8)
-    monkeypatch.setattr(loop, "run_forward", lambda net, x: sizes.append(len(x)) or net(x))
+    monkeypatch.setattr(loop_data, "SAMPLES_PER_PASS", 8)
+    monkeypatch.setattr(loop_data, "run_forward", lambda net, x: sizes.append(len(x)) or net(x))
     near(data.mean_loss(model, model.start), whole)
     assert sizes == [8, 8, 8, 8, 2]
 

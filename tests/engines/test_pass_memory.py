@@ -7,7 +7,8 @@ from torch import nn
 
 from fedmpi.engines import pass_memory
 from fedmpi.engines.cohort import Cohort
-from fedmpi.engines.loop import Loop, LoopData
+from fedmpi.engines.loop import Loop
+from fedmpi.engines.loop_data import LoopData
 from fedmpi.engines.outside_vmap import share
 from fedmpi.engines.pass_memory import PassMemory
 from fedmpi.engines.vmap import Vmap

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from fedmpi.engines import batch_plan, engine_choice, sparse_embedding
-from fedmpi.engines.loop import Loop, LoopData
+from fedmpi.engines.loop import Loop
+from fedmpi.engines.loop_data import LoopData
 from fedmpi.engines.vmap import Vmap
 from fedmpi.models.build import build_model, make_blank_samples
 from fedmpi.models.nets import FastText

@@ -13,9 +13,9 @@ import fedmpi.methods
 from fedmpi import registry
 from fedmpi.client_data import ClientData
 from fedmpi.engines.dry_run import DryRunData
-from fedmpi.engines.loop import LoopData
+from fedmpi.engines.loop_data import LoopData
 from fedmpi.engines.step import StepSettings
-from fedmpi.engines.vmap import VmapData
+from fedmpi.engines.vmap_data import VmapData
 from fedmpi.errors import BadInput
 from fedmpi.settings import make_settings
 from fedmpi.settings_table import describe_settings

@@ -4,7 +4,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedmpi.engines.loop import Loop, LoopData
+from fedmpi.engines.loop import Loop
+from fedmpi.engines.loop_data import LoopData
 from fedmpi.engines.vmap import Vmap
 from fedmpi.models import precision
 from tests.clients import verbs

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedmpi.engines.batch_plan import LocalTraining
-from fedmpi.engines.loop import LoopData
+from fedmpi.engines.loop_data import LoopData
 from fedmpi.errors import BadInput
 from fedmpi.models.build import build_model
 from fedmpi.models.nets import CNN4, Custom, FastText, LeNet5, ResNet18

@@ -7,7 +7,7 @@ EQUIVALENT: list[tuple[str, str, str, str]] = [
      "return batch.descend(self.model, shared.w, lr=self.rate(self.alpha, data), momentum=0.)",
      "return batch.descend(self.model, shared.w, lr=self.rate(self.alpha, data), momentum=1.0)",
      "it is a single step, whose velocity is the gradient whatever the momentum"),
-    ("fedmpi.engines.loop:LoopData.batches",
+    ("fedmpi.engines.loop_data:LoopData.batches",
      "together = max(1, GATHER // max(1, 4 * self.x[0].numel() * size))",
      "together = max(1, GATHER // max(1, 3 * self.x[0].numel() * size))",
      "how many batches are gathered at once changes none of them"),

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from fedmpi.engines.vmap import VmapData
+from fedmpi.engines.vmap_data import VmapData
 from fedmpi.method import WHOLE
 from fedmpi.methods.fedavg import FedAvg, Shared, Up
 from fedmpi.settings import Ge, Le
