@@ -160,6 +160,13 @@ class ClientData(Protocol):
             kind: what the steps count as in metrics.jsonl: main, head, mix, warm_up or fine_tuning; None for as
                 before."""
 
+    def once(self, function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
+        """Return function(*tensors, data) for these data: a tensor that is computed once to judge the client and to
+        train it in the next round (FedALA's mix).
+
+        `personal` and `client` call it with the same function, a method of the Method object. It may depend on nothing
+        but its arguments; the result is computed again whenever these differ."""
+
     def one_by_one(self, function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
         """Return function(*tensors), computed for one client after another even if many train at once (LCFed, FedCPS).
 

@@ -29,7 +29,8 @@ from fedmpi.engines import batch_plan, convolutions, engine_choice, gpu_card
 from fedmpi.engines.batch_plan import LocalTraining, Portion
 from fedmpi.engines.gpu_waiting import wait_for_device
 from fedmpi.engines.pass_memory import PassMemory
-from fedmpi.engines.step_counter import OTHERS, PARTICIPANTS, StepCounter
+from fedmpi.engines.result_memory import ResultMemory
+from fedmpi.engines.step_counter import JUDGED, OTHERS, PARTICIPANTS, StepCounter
 from fedmpi.errors import ROUND_GIVEN_UP, GivenUp
 from fedmpi.faults import choose_attackers
 from fedmpi.method import Method, State
@@ -71,7 +72,8 @@ class HostedClients:
         self.store = StateStore(first, room.states, config.state.scratch if self.clients else None)
         self.samples = SampleCache(federation, device, room.samples)
         self.evaluator = Evaluator(self, config.judged_on, load_measures(config.evaluate.measures))
-        self.sums, self.counter, self.passes = PartialSums(self), StepCounter(), PassMemory()
+        self.sums, self.counter = PartialSums(self), StepCounter()
+        self.passes, self.results = PassMemory(), ResultMemory()
         # the server's state as it was last received
         self.shared_type: type[State] = type(first_shared)
         self._received: list[Tensor | None] = [None] * sum(list_sent(self.shared_type))
@@ -87,8 +89,7 @@ class HostedClients:
 
     def get_training_samples(self, client: int) -> tuple[Tensor, Tensor]:
         """Return a client's training samples and labels; an attacker may flip its labels."""
-        x, y = self.samples[client]["x_train"], self.samples[client]["y_train"]
-        attack = self.config.attack
+        x, y, attack = self.samples[client]["x_train"], self.samples[client]["y_train"], self.config.attack
         flips = attack is not None and attack.kind == "label_flip" and client in self.attackers
         return x, self.samples.federation.classes - 1 - y if flips else y
 
@@ -124,7 +125,8 @@ class HostedClients:
             to_judge: whether they train only to be judged before the round (see batch_plan.get_local_training)"""
         self.context.round = when
         self.counter.begin(whose, warm_up=when < 0)
-        self.passes.begin(shared, fills=to_judge)
+        self.passes.begin(shared, fills=whose == JUDGED)
+        self.results.begin(fills=whose == JUDGED)
         results = self.engine.apply(function, clients, shared, self, self.plan_training(when, to_judge))
         for done, pair in enumerate(results, 1):
             yield pair
@@ -289,9 +291,8 @@ class HostedClients:
 
     def take_seconds(self) -> tuple[float, float]:
         """Return the seconds of training and of judging since the last call."""
-        spent = self.seconds["train"], self.seconds["judge"]
-        self.seconds = {"train": 0., "judge": 0.}
-        return spent
+        spent, self.seconds = self.seconds, {"train": 0., "judge": 0.}
+        return spent["train"], spent["judge"]
 
     @property
     def trains_on_gpu(self) -> bool:

@@ -26,6 +26,7 @@ from fedmpi.engines.outside_vmap import is_shared
 from fedmpi.engines.padding import SAMPLES_PER_BLOCK, gather_own, gather_padded, join_blocks, pad_samples, split_blocks
 from fedmpi.engines.pass_memory import PassMemory
 from fedmpi.engines.recorded_gradients import RecordedGradients
+from fedmpi.engines.result_memory import ResultMemory
 from fedmpi.engines.step import Step, StepOptions, allocate_rows, copy_shared, make_mover
 from fedmpi.engines.step_counter import NO_COUNTER, StepCounter
 from fedmpi.models.build import as_input
@@ -51,7 +52,9 @@ class Cohort(CohortSteps):
         check: is called before every step, and raises if training is to end.
         model: the run's network; None: only what needs none is asked for.
         portions: the part of its steps that each client makes, None for all; (): all clients make all.
-        passes: those of x, which were made to judge the clients."""
+        passes: those of x, which were made to judge the clients.
+        results: those of `ClientData.once`, which were computed to judge the clients.
+        made_by: if x are features: the networks that made them, one after another, and their weights (c, d)."""
     x: Tensor
     y: Tensor
     sizes: tuple[int, ...]
@@ -64,6 +67,8 @@ class Cohort(CohortSteps):
     model: Model | None = None
     portions: tuple[batch_plan.Portion | None, ...] = ()
     passes: PassMemory = field(default_factory=PassMemory)
+    results: ResultMemory = field(default_factory=ResultMemory)
+    made_by: tuple[tuple[NetOrOutputs, Tensor], ...] = ()
 
     def reorder(self, order: Tensor) -> Cohort:
         """Return the same clients in another order (c,), to train them; only `subset` needs larger ones first."""
@@ -99,7 +104,8 @@ class Cohort(CohortSteps):
         else:
             x, y = (pad_samples([row[k] for row, k in zip(rows, map(torch.from_numpy, kept), strict=True)])
                     for rows in (self.x, self.y))
-        return dataclasses.replace(self, x=x, y=y, sizes=tuple(map(len, kept)), passes=PassMemory())
+        return dataclasses.replace(self, x=x, y=y, sizes=tuple(map(len, kept)), passes=PassMemory(),
+                                   results=ResultMemory())
 
     def batches(self) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
         """Yield (k, x, y, weight) of every step, for the first k clients."""

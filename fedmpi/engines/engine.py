@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from fedmpi.engines.batch_plan import LocalTraining, Portion
     from fedmpi.engines.gpu_card import MemoryLimits
     from fedmpi.engines.pass_memory import PassMemory
+    from fedmpi.engines.result_memory import ResultMemory
     from fedmpi.engines.step_counter import StepCounter
     from fedmpi.method import Method, State
 
@@ -41,6 +42,8 @@ class ClientGroup(Protocol):
     portions: dict[int, Portion]
     # passes of all samples of a client, which were made to judge it
     passes: PassMemory
+    # results of `ClientData.once` for it, which were computed to judge it
+    results: ResultMemory
 
     @property
     def store(self) -> StateReader:

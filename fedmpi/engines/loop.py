@@ -41,5 +41,5 @@ class Loop:
             x, y = group.get_training_samples(client)
             own = local._replace(portion=group.portions.get(client))
             data = LoopData(x, y, client, own, message=group.messages.get(client), counter=group.counter,
-                            model=group.method.model, passes=group.passes)
+                            model=group.method.model, passes=group.passes, results=group.results)
             yield client, function(shared, group.store.read(client), data)

@@ -19,6 +19,7 @@ from fedmpi.engines import batch_plan, sparse_embedding
 from fedmpi.engines.augmentation import change_images, draw_all_changes
 from fedmpi.engines.gradients import Loss, bind_loss, bind_module, differentiate_loss, is_empty
 from fedmpi.engines.pass_memory import PassMemory
+from fedmpi.engines.result_memory import ResultMemory, name_call
 from fedmpi.engines.round_settings import RoundSettings
 from fedmpi.engines.step import Step, StepOptions, StepSettings, copy_shared, make_mover
 from fedmpi.engines.step_counter import NO_COUNTER, StepCounter
@@ -59,6 +60,10 @@ class LoopData(RoundSettings):
     model: Model | None = None
     # passes of x, which were made to judge the client
     passes: PassMemory = field(default_factory=PassMemory)
+    # results of `once`, which were computed to judge the client
+    results: ResultMemory = field(default_factory=ResultMemory)
+    # if x are features: the networks that made them, one after another, and their weights
+    made_by: tuple[tuple[NetOrOutputs, Tensor], ...] = ()
 
     @property
     def id(self) -> Tensor:
@@ -100,12 +105,13 @@ class LoopData(RoundSettings):
         kept = batch_plan.copy_to_device(
             batch_plan.draw_subset(self.local, self.client, stream, self.n, share, fixed, rest), self.y.device
         )
-        return dataclasses.replace(self, x=self.x[kept], y=self.y[kept], passes=PassMemory())
+        return dataclasses.replace(self, x=self.x[kept], y=self.y[kept], passes=PassMemory(), results=ResultMemory())
 
     def with_features(self, net: NetOrOutputs, w: Tensor) -> LoopData:
         """Return the same client and batches with the outputs of net(w, x) in place of x."""
         local = self.local._replace(augmentation=batch_plan.NO_AUGMENTATION)
-        return dataclasses.replace(self, x=as_stored(self._forward(net, w)), local=local, passes=PassMemory())
+        return dataclasses.replace(self, x=as_stored(self._forward(net, w)), local=local, passes=PassMemory(),
+                                   made_by=(*self.made_by, (net, w)))
 
     def with_added_logits(self, net: NetOrOutputs, w: Tensor) -> LoopData:
         """Return the same client with the logits of net(w, x) beside its labels, y (n, 1 + c).
@@ -139,6 +145,15 @@ class LoopData(RoundSettings):
     def one_by_one(self, function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
         """Return function(*tensors): this engine computes one client after another anyway."""
         return function(*tensors)
+
+    def once(self, function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
+        """Return function(*tensors, data), computed once to judge the client and to train it next."""
+        call = name_call(self.client, function, tensors, self)
+        known = self.results.recall(call, self.counter)
+        if known is not None:
+            return known
+        with self.results.watch(call, self.counter, self.model) as keep:
+            return keep(function(*tensors, self))
 
     def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield (x, y) of every step. Samples are gathered for many steps at once; a batch is a slice of them."""

@@ -4,6 +4,9 @@ A step is one gradient on one batch, of a network or of what a method trains in 
 client that trains two models side by side makes two steps. Forward passes are not steps."""
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import numpy as np
 
 KINDS = ("main", "head", "mix", "warm_up", "fine_tuning", "judging")
@@ -37,6 +40,8 @@ class StepCounter:
         # whose steps come next; None: nobody's, so they do not count
         self.whose: int | None = None
         self.warm_up = False
+        # the steps that `noting` notes
+        self.noted: list[tuple[str, int]] | None = None
 
     def begin(self, whose: int | None, warm_up: bool = False) -> None:
         """Say whose steps come next; None: they are a trial's, and do not count."""
@@ -44,8 +49,19 @@ class StepCounter:
 
     def add(self, kind: str, steps: int) -> None:
         """Count steps of a kind for those whose steps `begin` named; nothing is counted if it named nobody."""
+        if self.noted is not None:
+            self.noted.append((kind, steps))
         if self.whose is not None:
             self.table[self.whose, KINDS.index(classify_steps(kind, self.whose, self.warm_up))] += steps
+
+    @contextmanager
+    def noting(self) -> Iterator[list[tuple[str, int]]]:
+        """Yield a list to which (kind, steps) of all that is counted is added, whoever's it is."""
+        self.noted = []
+        try:
+            yield self.noted
+        finally:
+            self.noted = None
 
     def take(self) -> np.ndarray:
         """Return the steps (3 * kinds,), by whose they are and by kind, and start from zero again."""

@@ -97,6 +97,7 @@ class Vmap:
                 raise
             why = str(error).partition("\n")[0]
             group.passes.forget()
+            group.results.forget()
         else:
             self.fitted += 1
             if self.most < MAX_CLIENTS_AT_ONCE and self.fitted >= CHUNKS_BEFORE_DOUBLING:
@@ -125,7 +126,7 @@ class Vmap:
         model = group.method.model
         cohort = Cohort(pad_samples(x), pad_samples(y), tuple(map(len, y)), tuple(clients), local, 0, self.graphs,
                         partial(note_step, group), group.counter, model, tuple(map(group.portions.get, clients)),
-                        group.passes)
+                        group.passes, group.results)
         messages = [group.messages.get(c) for c in clients]
         if self.unfolded is None and cohort.x.is_cuda:
             self.unfolded = convolutions.choose_unfolded(model, x[0][:1], local.batch, len(clients))

@@ -16,6 +16,7 @@ from fedmpi.engines.cohort import Cohort
 from fedmpi.engines.gradients import Loss, is_empty
 from fedmpi.engines.outside_vmap import OutsideVmap
 from fedmpi.engines.pass_memory import PassMemory
+from fedmpi.engines.result_memory import name_call
 from fedmpi.engines.round_settings import RoundSettings
 from fedmpi.engines.step import StepOptions, StepSettings
 from fedmpi.method import State
@@ -53,13 +54,7 @@ class VmapData(RoundSettings):
 
     def any_client(self, flag: Tensor) -> bool:
         """Say whether the flag (0-d) holds for any client of the cohort."""
-        found: list[bool] = []
-
-        def look(n: Tensor, flag: Tensor) -> Tensor:
-            found.append(bool(flag.any()))
-            return n
-        OutsideVmap.apply(look, self.n, flag)
-        return found[0]
+        return bool(self._see(flag)[0].any())
 
     def with_batches(self, epochs: int | None, stream: int, steps: int | None = None,
                      kind: str | None = None) -> VmapData:
@@ -69,22 +64,28 @@ class VmapData(RoundSettings):
         local = batch_plan.change_batches(self.cohort.local, epochs, steps, kind)
         return dataclasses.replace(self, cohort=dataclasses.replace(self.cohort, local=local, stream=stream))
 
-    def _forward(self, net: NetOrOutputs, w: Tensor) -> Tensor:
-        """Return the outputs of the whole cohort; what vmap itself returns would be one client's view of them."""
-        outputs: list[Tensor] = []
+    def _see(self, *tensors: Tensor) -> list[Tensor]:
+        """Return tensors as the whole cohort has them, (c, ...); inside vmap they are one client's view of these."""
+        seen: list[Tensor] = []
 
-        def forward(n: Tensor, w: Tensor) -> Tensor:
-            outputs.append(self.cohort.forward(net, w))
+        def look(n: Tensor, *whole: Tensor) -> Tensor:
+            seen.extend(whole)
             return n
-        OutsideVmap.apply(forward, self.n, w)
-        return outputs[0]
+        OutsideVmap.apply(look, self.n, *tensors)
+        return seen
+
+    def _forward(self, net: NetOrOutputs, w: Tensor) -> Tensor:
+        """Return the outputs of the whole cohort."""
+        return self.cohort.forward(net, *self._see(w))
 
     def with_features(self, net: NetOrOutputs, w: Tensor) -> VmapData:
         """Return the same client and batches with the outputs of net(w, x) in place of x."""
-        local = self.cohort.local._replace(augmentation=batch_plan.NO_AUGMENTATION)
-        outputs = self._forward(net, w)
+        cohort, [whole] = self.cohort, self._see(w)
+        local = cohort.local._replace(augmentation=batch_plan.NO_AUGMENTATION)
+        outputs = cohort.forward(net, whole)
         x = as_stored(outputs.flatten(0, 1)).unflatten(0, outputs.shape[:2])
-        return dataclasses.replace(self, cohort=dataclasses.replace(self.cohort, x=x, local=local, passes=PassMemory()))
+        return dataclasses.replace(self, cohort=dataclasses.replace(
+            cohort, x=x, local=local, passes=PassMemory(), made_by=(*cohort.made_by, (net, whole))))
 
     def with_added_logits(self, net: NetOrOutputs, w: Tensor) -> VmapData:
         """Return the same client with the logits of net(w, x) beside its labels, see losses.attach_logits."""
@@ -122,6 +123,16 @@ class VmapData(RoundSettings):
             return self.cohort.descend(net, w, options.with_tensors(tensors[:first]), only, tensors[second:], noise)
         found = OutsideVmap.apply(descend_all, self.n, w, *own, *flags, *args)
         return found if where is None else options.choose(where, found, w)
+
+    def once(self, function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
+        """Return function(*tensors, data), computed once to judge the clients and to train them next."""
+        cohort = self.cohort
+        call = name_call((cohort.clients, cohort.portions), function, self._see(*tensors), cohort)
+        known = cohort.results.recall(call, cohort.counter)
+        if known is not None:
+            return OutsideVmap.apply(lambda n: known, self.n)
+        with cohort.results.watch(call, cohort.counter, cohort.model) as keep:
+            return OutsideVmap.apply(lambda n, result: keep(result), self.n, function(*tensors, self))
 
     def one_by_one(self, function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
         """Return function(*tensors), computed outside vmap for one client of the cohort after another."""

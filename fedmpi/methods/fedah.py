@@ -72,11 +72,13 @@ class FedAH(Method):
 
     def mix(self, h: Tensor, mine: Mine, features: ClientData) -> tuple[Tensor, Tensor]:
         """Learn W on frozen features; return the aggregated head (eq. 3) and W (eq. 4)."""
-        W = mine.W
-        if self.mix_epochs:
-            W = features.with_batches(self.mix_epochs, MIX_STREAM, kind="mix").descend(
-                self.compute_mixed_loss, W, lr=self.mix_lr, momentum=0., args=(mine.h, h), clip=(0., 1.))
+        W = features.once(self.learn_weights, h, *mine) if self.mix_epochs else mine.W
         return blend(mine.h, h, W), W
+
+    def learn_weights(self, h: Tensor, own: Tensor, W: Tensor, features: ClientData) -> Tensor:
+        """Return W after the mix passes (eq. 4)."""
+        return features.with_batches(self.mix_epochs, MIX_STREAM, kind="mix").descend(
+            self.compute_mixed_loss, W, lr=self.mix_lr, momentum=0., args=(own, h), clip=(0., 1.))
 
     def compute_mixed_loss(self, W: Tensor, z: Tensor, y: Tensor, own: Tensor, h: Tensor) -> Tensor:
         """Return the cross-entropy (b,) of the blended head on features z."""

@@ -90,23 +90,27 @@ class FedALA(Method):
 
     def mix(self, w: Tensor, mine: Mine, data: ClientData) -> tuple[Tensor, Tensor]:
         """Return the blended model, and the W that was learned for it."""
+        W = data.once(self.learn_weights, w, *mine)
+        return torch.cat([w[:self.cut], blend(mine.top, w[self.cut:], W)]), W
+
+    def learn_weights(self, w: Tensor, own: Tensor, W: Tensor, learned: Tensor, data: ClientData) -> Tensor:
+        """Return the weights W of the blend of a client's own top with that of w."""
         net, below, part = self.split_top(w, data.subset(self.share, PART_STREAM))
         top = w[self.cut:]
-        W = mine.W
         losses = []
 
         def loss(W: Tensor, x: Tensor, y: Tensor, own: Tensor) -> Tensor:
             return net.loss(torch.cat([below, blend(own, top, W)]), x, y)
-        going = ~mine.learned & (mine.top != top).any()
+        going = ~learned & (own != top).any()
         for k in range(self.first_passes):
             W = part.with_batches(1, WEIGHTS_STREAM + k, kind="mix").descend(
-                loss, W, lr=self.mix_lr, momentum=0., args=(mine.top,), clip=(0., 1.), where=going if k else None)
+                loss, W, lr=self.mix_lr, momentum=0., args=(own,), clip=(0., 1.), where=going if k else None)
             if not data.any_client(going):
                 break
-            losses.append(part.mean_loss(net, torch.cat([below, blend(mine.top, top, W)])))
+            losses.append(part.mean_loss(net, torch.cat([below, blend(own, top, W)])))
             if len(losses) >= RECENT:
                 going = going & (torch.stack(losses[-RECENT:]).std(correction=0) >= self.spread)
-        return torch.cat([w[:self.cut], blend(mine.top, top, W)]), W
+        return W
 
     def split_top(self, w: Tensor, data: ClientData) -> tuple[Net, Tensor, ClientData]:
         """Return the network that holds the top, its frozen part, and its samples (features, if it is the head)."""

@@ -64,11 +64,15 @@ class PFedCAM(Method):
 
     def interpolate(self, shared: Shared, mine: Mine, data: ClientData) -> tuple[Tensor, Tensor]:
         """Return the interpolated model, and the logits learned for it."""
-        def loss(s: Tensor, x: Tensor, y: Tensor) -> Tensor:
-            return self.model.loss(mix_models(s, shared.Theta), x, y)
-        s = data.with_batches(self.interp_epochs, LOGITS_STREAM, kind="mix").descend(
-            loss, mine.s, lr=self.interp_lr, momentum=0.)
+        s = data.once(self.learn_logits, shared.Theta, mine.s)
         return mix_models(s, shared.Theta), s
+
+    def learn_logits(self, Theta: Tensor, s: Tensor, data: ClientData) -> Tensor:
+        """Return the logits of a client's weights for the models Theta, learned from the logits s."""
+        def loss(s: Tensor, x: Tensor, y: Tensor) -> Tensor:
+            return self.model.loss(mix_models(s, Theta), x, y)
+        return data.with_batches(self.interp_epochs, LOGITS_STREAM, kind="mix").descend(
+            loss, s, lr=self.interp_lr, momentum=0.)
 
     def client(self, shared: Shared, mine: Mine, data: ClientData) -> tuple[Mine, Up]:
         w, s = self.interpolate(shared, mine, data)

@@ -45,6 +45,13 @@ def read_plain_generators() -> tuple[object, ...]:
     return random.getstate(), kind, words.tobytes(), *rest
 
 
+def read_all_generators() -> tuple[object, ...]:
+    """Return the states of the global generators of PyTorch (also on GPUs that are in use), NumPy and Python, to be
+    compared."""
+    on_gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    return *(state.numpy().tobytes() for state in (torch.get_rng_state(), *on_gpus)), *read_plain_generators()
+
+
 def build_seeded(build: Callable[[], nn.Module], seed: int) -> nn.Module:
     """Return what build() makes with the global generators of PyTorch, NumPy and Python seeded. Afterwards these go on
     as if nothing had been drawn."""

@@ -10,6 +10,7 @@ from fedmpi.clients.state_store import StateStore
 from fedmpi.context import RankContext
 from fedmpi.engines.batch_plan import LocalTraining
 from fedmpi.engines.pass_memory import PassMemory
+from fedmpi.engines.result_memory import ResultMemory
 from fedmpi.engines.step_counter import StepCounter
 from tests.federations import Digits, cnn, mlp
 
@@ -33,7 +34,7 @@ class Bench:
         self.context, self.device = RankContext(), torch.device(device)
         self.method, self.clients, self.messages = SimpleNamespace(model=self.model), list(range(len(sizes))), {}
         self.portions = {}
-        self.passes = PassMemory()
+        self.passes, self.results = PassMemory(), ResultMemory()
         start, generator = self.model.start, torch.Generator().manual_seed(1)
         self.counter = StepCounter()
         self.store = StateStore(Mine(start, torch.tensor(.5, device=device)))

@@ -15,6 +15,7 @@ from fedmpi.engines.loop import Loop
 from fedmpi.engines.loop_data import LoopData
 from fedmpi.engines.pass_memory import PassMemory
 from fedmpi.engines.rehearsal import rehearse_loop
+from fedmpi.engines.result_memory import ResultMemory
 from fedmpi.engines.step_counter import StepCounter
 from fedmpi.models.build import as_input
 from tests.engines.test_loop import LOCAL, centre, module_of, near
@@ -103,7 +104,7 @@ def test_each_client_draws_random_numbers_of_its_own():
     """Dropout uses PyTorch's generator, seeded by the hash of (seed, round, client), here (3, 2, client)."""
     known = {0: 8366044720782521663, 1: 8297985345680232977, 7: 1697298855448914201}
     group = SimpleNamespace(get_training_samples=lambda client: (torch.zeros(1, 1), torch.zeros(1, dtype=torch.int64)),
-                            messages={}, portions={}, passes=PassMemory(),
+                            messages={}, portions={}, passes=PassMemory(), results=ResultMemory(),
                             store=SimpleNamespace(read=lambda client: client), context=RankContext(),
                             counter=StepCounter(), method=SimpleNamespace(model=None))
     drawn = dict(Loop().apply(lambda shared, mine, data: (mine, data.client, shared, torch.rand(3)), known, "s", group,

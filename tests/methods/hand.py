@@ -112,6 +112,9 @@ class Client:
     def mean_loss(self, net, w):
         return torch.as_tensor(self.loss(w))
 
+    def once(self, function, *tensors):
+        return function(*tensors, self)
+
     def subset(self, share, stream, fixed=False, rest=False):
         self.calls.append(("subset", (round(share, 6), stream, fixed, rest)))
         return self

@@ -4,7 +4,14 @@ from __future__ import annotations
 MEASURES = "fedmpi.clients.measures:"
 
 FAULTS: list[tuple[str, str, str]] = [
-    ("fedmpi.clients.hosted:HostedClients.apply", "fills=to_judge", "fills=False"),
+    ("fedmpi.clients.hosted:HostedClients.apply", "self.passes.begin(shared, fills=whose == JUDGED)",
+     "self.passes.begin(shared, fills=False)"),
+    ("fedmpi.clients.hosted:HostedClients.apply", "self.passes.begin(shared, fills=whose == JUDGED)",
+     "self.passes.begin(shared, fills=to_judge)"),
+    ("fedmpi.clients.hosted:HostedClients.apply", "self.results.begin(fills=whose == JUDGED)",
+     "self.results.begin(fills=to_judge)"),
+    ("fedmpi.clients.hosted:HostedClients.apply", "self.results.begin(fills=whose == JUDGED)",
+     "self.results.begin(fills=True)"),
     ("fedmpi.clients.updates:alter_update", "        clamp_variances(model, up)\n", ""),
     ("fedmpi.clients.updates:clamp_variances", 'if name.rpartition(".")[2] == "running_var"', "if True"),
     ("fedmpi.clients.evaluation:Evaluator._measure_together", "by_form.setdefault(describe_form(model[1]), [])",
@@ -20,7 +27,8 @@ FAULTS: list[tuple[str, str, str]] = [
      "measure_after_training(client, mine, sent)\n            # who is lost"),
     ("fedmpi.clients.hosted:HostedClients.train", "self.here), {}, {}",
      "self.here), evaluator.after_training, {}"),
-    ("fedmpi.clients.hosted:HostedClients.take_seconds", 'self.seconds = {"train": 0., "judge": 0.}', "pass"),
+    ("fedmpi.clients.hosted:HostedClients.take_seconds", 'self.seconds, {"train": 0., "judge": 0.}',
+     "self.seconds, self.seconds"),
     ("fedmpi.clients.evaluation:Evaluator.measure_clients", "WITHOUT_ADAPTATION)", "AFTER_TRAINING)"),
     ("fedmpi.clients.hosted:HostedClients.apply", "done < len(clients)", "True"),
     ("fedmpi.clients.hosted:HostedClients.add_message", "torch.from_numpy(scales)", "torch.from_numpy(2 * scales)"),

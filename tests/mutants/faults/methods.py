@@ -28,14 +28,14 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.methods.fedper:FedPer.serve_newcomer", "self.fit_head(shared, mine, data)", "mine.h"),
     ("fedmpi.methods._cam:CAM.serve_newcomer", "data.with_added_logits(self.model, shared.g)", "data"),
     # steps that have no momentum take the run's
-    ("fedmpi.methods.fedala:FedALA.mix", "momentum=0., args=(mine.top,)", "args=(mine.top,)"),
-    ("fedmpi.methods.pfedcam:PFedCAM.interpolate", "lr=self.interp_lr, momentum=0.)", "lr=self.interp_lr)"),
-    ("fedmpi.methods.fedah:FedAH.mix", "momentum=0., args=(mine.h, h)", "args=(mine.h, h)"),
+    ("fedmpi.methods.fedala:FedALA.learn_weights", "momentum=0., args=(own,)", "args=(own,)"),
+    ("fedmpi.methods.pfedcam:PFedCAM.learn_logits", "lr=self.interp_lr, momentum=0.)", "lr=self.interp_lr)"),
+    ("fedmpi.methods.fedah:FedAH.learn_weights", "momentum=0., args=(own, h)", "args=(own, h)"),
     ("fedmpi.methods.per_fedavg:PerFedAvg.personal", "JUDGED_STREAM, steps=1)", "JUDGED_STREAM)"),
     # weights that are not bounded
-    ("fedmpi.methods.fedah:FedAH.mix", ", clip=(0., 1.))", ")"),
-    ("fedmpi.methods.fedala:FedALA.mix", ", clip=(0., 1.)", ""),
-    ("fedmpi.methods.fedala:FedALA.mix", "where=going if k else None", "where=None"),
+    ("fedmpi.methods.fedah:FedAH.learn_weights", ", clip=(0., 1.))", ")"),
+    ("fedmpi.methods.fedala:FedALA.learn_weights", ", clip=(0., 1.)", ""),
+    ("fedmpi.methods.fedala:FedALA.learn_weights", "where=going if k else None", "where=None"),
     ("fedmpi.methods.fedfomo:FedFomo.client", "a = weight.clamp(min=0)", "a = weight"),
     ("fedmpi.methods.fedcps:FedCPS.compute_pull", "lam.clamp(self.lam_min, self.lam_max)", "lam"),
     # who is like whom
