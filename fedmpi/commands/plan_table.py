@@ -12,9 +12,9 @@ from fedmpi.text import MIB, format_columns, format_pairs
 RANKS_SHOWN = 16
 # so many clients of a rank are listed
 CLIENTS_SHOWN = 12
-COUNTED = ("MiB of samples as stored and of private states (of each at most the setting state.memory), an Up for every "
-           "participant, Shared twice, vectors of training and sums, and at rank 0 a checkpoint that is written while "
-           "training goes on; not activations, nor the libraries")
+COUNTED = ("MiB of samples as stored and private states (each at most state.memory), an Up of every participant, "
+           "Shared twice, vectors of training and sums, at rank 0 a checkpoint written in the background; not "
+           "libraries, activations, nor up to 512 MiB left by evaluation")
 MOVABLE = ("these clients keep nothing between rounds: participants train on whichever rank has time, hosts only judge "
            "them, and a rank may come to hold the samples of all")
 
