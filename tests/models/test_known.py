@@ -255,6 +255,10 @@ def test_bytes_are_scaled_and_blank_samples_are_as_stored():
         make_blank_samples((5,), FLOATS).dtype == torch.float32
         and make_blank_samples((3, 2), BYTES).dtype == torch.uint8
     )
+    # neither all padding nor all the same
+    assert make_blank_samples((4,), "int32", 2).tolist() == [[1, 1, 1, 0]] * 2
+    assert make_blank_samples((1,), "int32").tolist() == [[1]]
+    assert make_blank_samples((2, 2), "float32").tolist() == [[[1, 2], [3, 1]]]
 
 
 def test_a_bound_vector_is_reused_or_handed_over(monkeypatch):
