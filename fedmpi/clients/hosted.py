@@ -126,7 +126,7 @@ class HostedClients:
         self.context.round = when
         self.counter.begin(whose, warm_up=when < 0)
         self.passes.begin(shared, fills=whose == JUDGED)
-        self.results.begin(fills=whose == JUDGED)
+        self.results.begin(when, fills=whose == JUDGED)
         results = self.engine.apply(function, clients, shared, self, self.plan_training(when, to_judge))
         for done, pair in enumerate(results, 1):
             yield pair

@@ -86,15 +86,18 @@ class ResultMemory:
     def __init__(self) -> None:
         self.known: dict[Hashable, list[KnownResult]] = {}
         self.fills, self.bytes = False, 0
+        # number of the round before which clients were judged
+        self.round: int | None = None
 
-    def begin(self, fills: bool) -> None:
-        """Begin to judge clients, or to train them. With the first, what was known is forgotten.
+    def begin(self, when: int, fills: bool) -> None:
+        """Begin to judge clients before a round, or to train them in it. Results of another round are forgotten.
 
         Args:
+            when: number of the round.
             fills: results are kept."""
-        if fills:
+        if fills or when != self.round:
             self.forget()
-        self.fills = fills
+        self.fills, self.round = fills, when
 
     def recall(self, call: Call, counter: StepCounter) -> Tensor | None:
         """Return a copy of a known result, and count its steps; None if it is not known."""

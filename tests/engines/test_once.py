@@ -14,7 +14,7 @@ from fedmpi.engines.result_memory import ResultMemory
 from fedmpi.engines.vmap import Vmap
 from fedmpi.faults import Faults
 from fedmpi.models.flat import Net
-from tests.clients.verbs import Bench
+from tests.clients.verbs import NUMBER, Bench
 from tests.engines.test_pass_memory import assert_equal
 from tests.engines.test_result_memory import times, train
 from tests.federations import TRAIN, Digits, Lab, View, method, mlp
@@ -63,7 +63,7 @@ def test_each_kind_of_data_has_results_of_its_own(engine, kind):
             return verb
     author, bench = Derived(), Bench()
     fresh = train(bench, engine, author.of(kind))
-    bench.results.begin(fills=True)
+    bench.results.begin(NUMBER, fills=True)
     for other in KINDS_OF_DATA:
         bench.run(engine, author.of(other))
     before = author.calls

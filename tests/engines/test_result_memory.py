@@ -15,7 +15,7 @@ from fedmpi.engines.result_memory import is_equal
 from fedmpi.engines.step_counter import JUDGED, KINDS, PARTICIPANTS
 from fedmpi.engines.vmap import Vmap
 from fedmpi.models.flat import Model
-from tests.clients.verbs import Bench
+from tests.clients.verbs import NUMBER, Bench
 from tests.engines.test_pass_memory import assert_equal
 
 
@@ -54,13 +54,13 @@ def bench():
 
 
 def judge(bench, engine, verb, **local):
-    bench.results.begin(fills=True)
+    bench.results.begin(NUMBER, fills=True)
     bench.counter.begin(JUDGED)
     return bench.run(engine, verb, **local)
 
 
 def train(bench, engine, verb, **local):
-    bench.results.begin(fills=False)
+    bench.results.begin(NUMBER, fills=False)
     bench.counter.begin(PARTICIPANTS)
     return bench.run(engine, verb, **local)
 
@@ -118,12 +118,21 @@ def test_to_judge_again_forgets_what_was_known(bench, engine, author):
     assert author.calls == 2 * times(bench, engine)
 
 
+def test_another_round_forgets_what_was_known(bench, engine, author):
+    """So that nothing is held when it cannot serve any more."""
+    judge(bench, engine, author.begin)
+    bench.results.begin(NUMBER, fills=False)
+    assert bench.results.known
+    bench.results.begin(NUMBER + 1, fills=False)
+    assert not bench.results.known and bench.results.bytes == 0
+
+
 def test_clients_that_train_without_the_others(bench, engine, author):
     """The bits of vmap may depend on who is computed at once, so it computes again."""
     fresh = bench.run(engine, author.begin, clients=[0, 2])
     judge(bench, engine, author.begin)
     before = author.calls
-    bench.results.begin(fills=False)
+    bench.results.begin(NUMBER, fills=False)
     assert_equal(fresh, bench.run(engine, author.begin, clients=[0, 2]))
     assert author.calls - before == (0 if engine.name == "loop" else 1)
 
@@ -134,7 +143,7 @@ def test_clients_of_equal_labels_and_states_have_other_samples(engine, author, m
     samples = bench.get_training_samples
     monkeypatch.setattr(bench, "get_training_samples", lambda c: (samples(c)[0], torch.zeros(10, dtype=torch.int64)))
     fresh = bench.run(engine, author.begin, clients=[1])
-    bench.results.begin(fills=True)
+    bench.results.begin(NUMBER, fills=True)
     bench.run(engine, author.begin, clients=[0])
     assert_equal(fresh, bench.run(engine, author.begin, clients=[1]))
 
