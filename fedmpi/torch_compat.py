@@ -45,6 +45,11 @@ def locate_memory(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
+def measure_memory(tensor: Tensor) -> int:
+    """Return the bytes of a tensor, or of that of which it is a view."""
+    return tensor.untyped_storage().nbytes()
+
+
 def without_watch(tensor: Tensor) -> Tensor:
     """Return the same numbers, whose changes in place autograd does not notice."""
     return tensor.data

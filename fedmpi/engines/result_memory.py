@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from torch import Tensor
 
 from fedmpi.models.seeding import read_all_generators
-from fedmpi.torch_compat import count_changes
+from fedmpi.torch_compat import count_changes, locate_memory, measure_memory
 
 if TYPE_CHECKING:
     from fedmpi.client_data import NetOrOutputs
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fedmpi.engines.step_counter import StepCounter
     from fedmpi.models.flat import Model
 
-# Results of more bytes, with the tensors that they were computed from, are not kept: they are computed again.
+# Results that hold more bytes, with the tensors that they were computed from, are not kept: they are computed again.
 MOST_RESULT_BYTES = 256 << 20
 
 
@@ -86,6 +86,8 @@ class ResultMemory:
     def __init__(self) -> None:
         self.known: dict[Hashable, list[KnownResult]] = {}
         self.fills, self.bytes = False, 0
+        # where what is held lies: a model of the server's counts once for all clients
+        self.held: set[int] = set()
         # number of the round before which clients were judged
         self.round: int | None = None
 
@@ -118,8 +120,11 @@ class ResultMemory:
         versions = tuple(map(count_changes, call.tensors))
 
         def keep(result: Tensor) -> Tensor:
-            size = sum(t.nbytes for t in (*call.tensors, result))
+            new = {locate_memory(t): measure_memory(t) for t in (*call.tensors, result)
+                   if locate_memory(t) not in self.held}
+            size = sum(new.values())
             if self.bytes + size <= MOST_RESULT_BYTES and read_all_generators() == before:
+                self.held.update(new)
                 self.bytes += size
                 known = KnownResult(call.tensors, result, (*versions, count_changes(result)), steps)
                 self.known.setdefault(call.name, []).append(known)
@@ -129,4 +134,4 @@ class ResultMemory:
 
     def forget(self) -> None:
         """Forget all results."""
-        self.known, self.bytes = {}, 0
+        self.known, self.held, self.bytes = {}, set(), 0

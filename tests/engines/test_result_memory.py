@@ -252,9 +252,9 @@ def test_what_draws_is_not_kept(bench, engine, author, draw):
 def test_so_many_bytes_are_kept(bench, author, monkeypatch):
     engine = Loop()
     fresh = judge(bench, engine, author.begin)
-    whole = bench.results.bytes
-    kept = [known for results in bench.results.known.values() for known in results]
-    assert whole == sum(t.nbytes for known in kept for t in (*known.tensors, known.result)) and len(kept) == 5
+    whole, each = bench.results.bytes, bench.shared.nbytes
+    # the server's model counts once; of a client: its own and what was learned, a strength and labels
+    assert whole == each + 5 * (2 * each + 4) + 8 * (57 + 1 + 11 + 3 + 10) and len(bench.results.known) == 5
     monkeypatch.setattr(result_memory, "MOST_RESULT_BYTES", whole - 1)
     judge(bench, engine, author.begin)
     assert len(bench.results.known) == 4 and bench.results.bytes < whole
@@ -262,7 +262,14 @@ def test_so_many_bytes_are_kept(bench, author, monkeypatch):
     assert_equal(fresh, train(bench, engine, author.begin))
     assert author.calls == before + 1
     bench.results.forget()
-    assert bench.results.bytes == 0 and not bench.results.known
+    assert not bench.results.bytes and not bench.results.held and not bench.results.known
+
+
+def test_a_view_for_many_clients_holds_one_model(bench, author):
+    """Engine vmap sees the server's model as a row of each client."""
+    judge(bench, Vmap(), author.begin)
+    each = bench.shared.nbytes
+    assert bench.results.bytes == each + 5 * (2 * each + 4) + 8 * 5 * 64
 
 
 def test_results_are_forgotten_when_memory_is_short(bench, author, monkeypatch):

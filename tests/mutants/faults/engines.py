@@ -137,7 +137,10 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.engines.result_memory:ResultMemory.watch", " or model.buffers", ""),
     ("fedmpi.engines.result_memory:ResultMemory.watch", " and read_all_generators() == before", ""),
     ("fedmpi.engines.result_memory:ResultMemory.watch", "self.bytes += size", "pass"),
-    ("fedmpi.engines.result_memory:ResultMemory.watch", "(*call.tensors, result)", "[result]"),
+    ("fedmpi.engines.result_memory:ResultMemory.watch", "                self.held.update(new)\n", ""),
+    ("fedmpi.engines.result_memory:ResultMemory.forget", "set()", "self.held"),
+    ("fedmpi.engines.result_memory:ResultMemory.watch", "for t in (*call.tensors, result)", "for t in [result]"),
+    ("fedmpi.engines.result_memory:ResultMemory.watch", "measure_memory(t)", "t.nbytes"),
     # recorded gradients
     ("fedmpi.engines.recorded_gradients:RecordedGradients.begin_step", "self.graphs.gradients_per_step * ", "1 * "),
     ("fedmpi.engines.recorded_gradients:RecordedGradients.begin_step", "        self._forget()\n", ""),
