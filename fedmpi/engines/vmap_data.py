@@ -126,6 +126,9 @@ class VmapData(RoundSettings):
 
     def once(self, function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
         """Return function(*tensors, data), computed once to judge the clients and to train them next."""
+        if self.message is not None:
+            # judging had none
+            return function(*tensors, self)
         cohort = self.cohort
         call = name_call((cohort.clients, cohort.portions), function, self._see(*tensors), cohort)
         known = cohort.results.recall(call, cohort.counter)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+import torch
 from torch import nn
 
 from fedmpi.config.schema import Data
@@ -14,7 +15,7 @@ from fedmpi.engines.result_memory import ResultMemory
 from fedmpi.engines.vmap import Vmap
 from fedmpi.faults import Faults
 from fedmpi.models.flat import Net
-from tests.clients.verbs import NUMBER, Bench
+from tests.clients.verbs import NUMBER, Bench, Mine
 from tests.engines.test_pass_memory import assert_equal
 from tests.engines.test_result_memory import times, train
 from tests.federations import TRAIN, Digits, Lab, View, method, mlp
@@ -71,6 +72,24 @@ def test_each_kind_of_data_has_results_of_its_own(engine, kind):
     # networks and functions that are made anew are others each time; results on a part of the samples are not kept
     again = kind in ("features of another network", "other features", "features of features", "part")
     assert author.calls - before == times(bench, engine) * again
+
+
+@pytest.mark.parametrize("engine", [Loop(), Vmap()], ids=["loop", "vmap"])
+def test_a_message_may_change_the_result(engine):
+    """Clients are judged without one."""
+    class Told:
+        def learn(self, w, data):
+            return w if data.message is None else w + data.message.w
+    told, bench = Told(), Bench()
+
+    def verb(model, shared, mine, data):
+        return data.once(told.learn, mine.w)
+    bench.results.begin(NUMBER, fills=True)
+    bench.run(engine, verb)
+    bench.results.begin(NUMBER, fills=False)
+    bench.messages = {c: Mine(torch.ones_like(bench.shared), torch.tensor(0.)) for c in bench.clients}
+    found = bench.run(engine, verb)
+    assert all(torch.equal(found[c], bench.store.read(c).w + 1.) for c in bench.clients)
 
 
 # a learning rate that stays as it is

@@ -113,6 +113,8 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.engines.loop_data:LoopData.with_features", "(*self.made_by, (net, w))", "()"),
     ("fedmpi.engines.loop_data:LoopData.with_features", "*self.made_by, ", ""),
     ("fedmpi.engines.loop_data:LoopData.once", "self.client, function", "0, function"),
+    ("fedmpi.engines.loop_data:LoopData.once", "if self.message is not None", "if False"),
+    ("fedmpi.engines.vmap_data:VmapData.once", "if self.message is not None", "if False"),
     ("fedmpi.engines.vmap_data:VmapData.with_features", "(*cohort.made_by, (net, whole))", "()"),
     ("fedmpi.engines.vmap_data:VmapData.with_features", "*cohort.made_by, ", ""),
     ("fedmpi.engines.vmap_data:VmapData.once", "(cohort.clients, cohort.portions)", "cohort.clients"),
