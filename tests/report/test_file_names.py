@@ -44,6 +44,7 @@ def test_names_that_are_alike_have_figures_of_their_own(tmp_path, monkeypatch):
         ("clusters-fedprox-one", "clusters-fedprox-one-2", "clusters-a-b-c", "clusters-a-b-c-2"), cells, strict=True))
 
 
+@pytest.mark.slow("a report with all figures")
 @pytest.mark.filterwarnings("ignore:constrained_layout not applied")
 def test_a_report_of_long_names_is_whole(tmp_path):
     rows, columns, measure = [f"a {LONG}"], [f"{LONG}, seven", f"{LONG}, eight"], "a_measure" * 30
