@@ -13,8 +13,6 @@ from fedmpi.models.seeding import seed_all_generators
 if TYPE_CHECKING:
     from fedmpi.engines.engine import ClientGroup, Engine
 
-
-if TYPE_CHECKING:
     def as_engine(engine: Loop) -> Engine:
         """Let mypy check that this is an engine."""
         return engine

@@ -33,7 +33,6 @@ from fedmpi.models.slices import gather_statistics
 from fedmpi.torch_compat import copy_to_each
 
 if TYPE_CHECKING:
-
     from fedmpi.client_data import ClientData, NetOrOutputs
 
 # Batches are gathered from the samples in pieces of so many bytes.

@@ -182,19 +182,26 @@ def test_so_many_bytes_are_kept(bench, engine, made, monkeypatch):
     assert bench.passes.bytes == 0 and not bench.passes.known
 
 
-def test_passes_are_forgotten_when_memory_is_short(bench, monkeypatch):
-    engine = Vmap()
-    fresh = judge(bench, engine)
-    assert bench.passes.known
+def run_out_of_memory_once(engine, memory, monkeypatch):
+    """Let the engine have no memory for the clients that it computes first. Return a list of how many it tries at
+    once; after the first, `memory` has to be empty."""
+    assert memory.known
     together, tried = engine._together, []
 
     def short(function, clients, *args):
         tried.append(len(clients))
         if len(tried) == 1:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        assert not bench.passes.known
+        assert not memory.known
         return together(function, clients, *args)
     monkeypatch.setattr(engine, "_together", short)
+    return tried
+
+
+def test_passes_are_forgotten_when_memory_is_short(bench, monkeypatch):
+    engine = Vmap()
+    fresh = judge(bench, engine)
+    tried = run_out_of_memory_once(engine, bench.passes, monkeypatch)
     found = train(bench, engine)
     assert tried == [5, 2, 2, 1]
     assert all(torch.allclose(found[c], fresh[c], atol=1e-6) for c in fresh)

@@ -16,7 +16,7 @@ from fedmpi.engines.step_counter import JUDGED, KINDS, PARTICIPANTS
 from fedmpi.engines.vmap import Vmap
 from fedmpi.models.flat import Model
 from tests.clients.verbs import NUMBER, Bench
-from tests.engines.test_pass_memory import assert_equal
+from tests.engines.test_pass_memory import assert_equal, run_out_of_memory_once
 
 
 class Author:
@@ -275,16 +275,7 @@ def test_a_view_for_many_clients_holds_one_model(bench, author):
 def test_results_are_forgotten_when_memory_is_short(bench, author, monkeypatch):
     engine = Vmap()
     judge(bench, engine, author.begin)
-    assert bench.results.known
-    together, tried = engine._together, []
-
-    def short(function, clients, *args):
-        tried.append(len(clients))
-        if len(tried) == 1:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        assert not bench.results.known
-        return together(function, clients, *args)
-    monkeypatch.setattr(engine, "_together", short)
+    tried = run_out_of_memory_once(engine, bench.results, monkeypatch)
     train(bench, engine, author.begin)
     assert tried == [5, 2, 2, 1]
 
