@@ -126,6 +126,10 @@ class ClientData(Protocol):
     def mean_loss(self, net: NetOrOutputs, w: Tensor) -> Tensor:
         """Return the mean cross-entropy on all training samples (0-d), without gradients (IFCA)."""
 
+    def choose_model(self, net: NetOrOutputs, models: Tensor) -> Tensor:
+        """Return the position (0-d) of that one of k models (k, d) whose mean_loss is the lowest, the first of equal
+        ones (IFCA). Models that are clearly worse do not pass all samples; one whose loss is NaN is not chosen."""
+
     def class_sums(self, net: NetOrOutputs, w: Tensor, classes: int | None = None) -> Tensor:
         """Return the sum of net(w, x), (b, p), over the training samples of each class, (c, p), without gradients
         (FedCR). None means all classes of the data."""

@@ -18,6 +18,7 @@ from torch import Tensor
 from fedmpi.engines import batch_plan, sparse_embedding
 from fedmpi.engines.augmentation import change_images, draw_all_changes
 from fedmpi.engines.gradients import Loss, bind_loss, bind_module, differentiate_loss, is_empty
+from fedmpi.engines.model_choice import count_pieces, find_possible_best
 from fedmpi.engines.pass_memory import PassMemory
 from fedmpi.engines.result_memory import ResultMemory, name_call
 from fedmpi.engines.round_settings import RoundSettings
@@ -30,6 +31,7 @@ from fedmpi.models.flat import Model, Net
 from fedmpi.models.losses import attach_logits, compute_loss, count_classes, read_labels
 from fedmpi.models.precision import run_forward
 from fedmpi.models.slices import gather_statistics
+from fedmpi.models.tables import find_lowest
 from fedmpi.torch_compat import copy_to_each
 
 if TYPE_CHECKING:
@@ -121,6 +123,22 @@ class LoopData(RoundSettings):
     def mean_loss(self, net: NetOrOutputs, w: Tensor) -> Tensor:
         """Return the mean cross-entropy on all samples (0-d), without gradients."""
         return compute_loss(self._forward(net, w), self.y)
+
+    def choose_model(self, net: NetOrOutputs, models: Tensor) -> Tensor:
+        """Return the position (0-d) of that one of k models (k, d) which has the lowest mean loss on all samples."""
+        pieces = count_pieces(net, self.y) if isinstance(net, Net) else 1
+        if pieces == 1:
+            return find_lowest(torch.stack([self.mean_loss(net, w) for w in models]))
+        return self.passes.recall(self.client, net, models, lambda: self._choose(net, models, pieces), self.y)
+
+    @torch.no_grad()
+    def _choose(self, net: Net, models: Tensor, pieces: int) -> Tensor:
+        net.module.eval()
+        possible = find_possible_best(net, models, self.x, self.y, pieces)
+        if len(possible) == 1:
+            return torch.tensor(possible[0])
+        losses = torch.stack([compute_loss(self._pass_samples(net, models[at]), self.y) for at in possible])
+        return torch.tensor(possible)[find_lowest(losses)]
 
     def class_sums(self, net: NetOrOutputs, w: Tensor, classes: int | None = None) -> Tensor:
         """Return the sum of the outputs (b, p) of net(w, x) over the samples of each class, (c, p)."""

@@ -1,4 +1,5 @@
-"""Outputs of the server's models on all of a client's samples, kept from judging a client to its next training.
+"""Outputs of the server's models on all of a client's samples, and the client's choice among such models, kept from
+judging a client to its next training.
 
 IFCA, FedAH and the methods made of them begin a client's round with passes of all its samples through models of Shared.
 To judge the client, just before, they made the same passes: the server has changed nothing in between."""
@@ -24,11 +25,15 @@ class KnownPass(NamedTuple):
     # counts the changes of w in place
     version: int
     outputs: Tensor
+    # of a choice by losses: the labels
+    y: Tensor | None = None
 
-    def is_of(self, net: object, w: Tensor) -> bool:
-        """Say whether this is the pass of a network with the weights w."""
-        return (self.net is net and self.version == count_changes(w) and self.w.data_ptr() == w.data_ptr()
-                and self.w.stride() == w.stride())
+    def is_of(self, net: object, w: Tensor, y: Tensor | None = None) -> bool:
+        """Say whether this is the pass of a network with the weights w, or a choice by these labels."""
+        if not (self.net is net and self.version == count_changes(w) and self.w.data_ptr() == w.data_ptr()
+                and (self.w.shape, self.w.stride()) == (w.shape, w.stride())):
+            return False
+        return self.y is y if self.y is None or y is None else self.y.equal(y)
 
 
 class PassMemory:
@@ -54,23 +59,27 @@ class PassMemory:
             self.shared = tensors
             self.forget()
 
-    def recall(self, whose: Hashable, net: object, w: Tensor, make: Callable[[], Tensor]) -> Tensor:
+    def recall(self, whose: Hashable, net: object, w: Tensor, make: Callable[[], Tensor],
+               y: Tensor | None = None) -> Tensor:
         """Return the outputs of a network on all samples of a client, or of clients that are trained at once.
+
+        With labels, w are several models (k, d), and what is kept is which of them the client chose.
 
         Args:
             whose: names the clients and how they are computed.
             net: a Net, or a function, whose passes are not kept.
             w: its weights.
-            make: makes the pass."""
+            make: makes the pass.
+            y: the labels of a choice."""
         if not (isinstance(net, Net) and net.plain and locate_memory(w) in self.shared):
             return make()
         for known in self.known.get(whose, ()):
-            if known.is_of(net, w):
+            if known.is_of(net, w, y):
                 return known.outputs
         outputs = make()
         if self.fills and self.bytes + outputs.nbytes <= MOST_BYTES_KEPT:
             self.bytes += outputs.nbytes
-            self.known.setdefault(whose, []).append(KnownPass(net, w, count_changes(w), outputs))
+            self.known.setdefault(whose, []).append(KnownPass(net, w, count_changes(w), outputs, y))
         return outputs
 
     def forget(self) -> None:

@@ -23,6 +23,7 @@ from fedmpi.method import State
 from fedmpi.models.build import as_stored
 from fedmpi.models.flat import Net
 from fedmpi.models.losses import attach_logits
+from fedmpi.models.tables import find_lowest
 
 if TYPE_CHECKING:
     from fedmpi.client_data import ClientData, NetOrOutputs
@@ -105,6 +106,10 @@ class VmapData(RoundSettings):
     def mean_loss(self, net: NetOrOutputs, w: Tensor) -> Tensor:
         """Return the mean cross-entropy on all of the client's samples (0-d), without gradients."""
         return OutsideVmap.apply(lambda n, w: self.cohort.mean_loss(net, w), self.n, w)
+
+    def choose_model(self, net: NetOrOutputs, models: Tensor) -> Tensor:
+        """Return the position (0-d) of that one of k models (k, d) which has the lowest mean loss on all samples."""
+        return find_lowest(torch.stack([self.mean_loss(net, w) for w in models]))
 
     def descend(self, net: Net | Loss, w: Tensor, only: slice | None = None, args: Sequence[Tensor] = (),
                 noise: tuple[int, ...] | None = None, where: Tensor | None = None,

@@ -29,7 +29,7 @@ from torch import Tensor
 from fedmpi.clustering.kmeans_and_linkage import compute_mean_distance, kmeans
 from fedmpi.method import BASE, HEAD, WHOLE, ClientData, Method, Participants, RowsByField
 from fedmpi.models.slices import zero_statistics
-from fedmpi.models.tables import find_lowest, table_row
+from fedmpi.models.tables import table_row
 from fedmpi.settings import Ge, ModelCount
 
 
@@ -89,7 +89,7 @@ class FedMHC(Method):
     def choose_group(self, shared: Shared, data: ClientData) -> Tensor:
         """Return m, (): the head that fits the client's training samples best (eq. 5)."""
         features = data.with_features(self.model.base, shared.phi)
-        return find_lowest(torch.stack([features.mean_loss(self.model.head, h) for h in shared.heads]))
+        return features.choose_model(self.model.head, shared.heads)
 
     def train_side_by_side(self, w: Tensor, theta: Tensor, data: ClientData) -> tuple[Mine, Up]:
         """Train w and theta in turns, theta pulled to the w that moves beside it (algorithm 1, line 11)."""

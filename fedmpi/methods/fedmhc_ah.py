@@ -20,7 +20,7 @@ from fedmpi.clustering.kmeans_and_linkage import compute_mean_distance, kmeans
 from fedmpi.method import BASE, HEAD, ClientData, Participants, RowsByField
 from fedmpi.methods.fedah import FedAH, Mine
 from fedmpi.models.slices import zero_statistics
-from fedmpi.models.tables import find_lowest, table_row
+from fedmpi.models.tables import table_row
 from fedmpi.settings import ModelCount
 
 
@@ -47,8 +47,8 @@ class FedMHCAH(FedAH):
 
     def receive(self, shared: Shared, data: ClientData) -> tuple[Tensor, Tensor, ClientData]:
         features = data.with_features(self.model.base, shared.phi)
-        losses = torch.stack([features.mean_loss(self.model.head, h) for h in shared.heads])
-        return shared.phi, table_row(shared.heads, find_lowest(losses)), features
+        best = features.choose_model(self.model.head, shared.heads)
+        return shared.phi, table_row(shared.heads, best), features
 
     def server(self, shared: Shared, up: RowsByField, who: Participants) -> Shared:
         sent = up.w[self.model.h]

@@ -26,7 +26,7 @@ from fedmpi.errors import BadInput
 from fedmpi.method import BASE, HEAD, WHOLE, ClientData, Method, Nothing, Participants, RowsByField, Weights
 from fedmpi.models.flat import Model, Net
 from fedmpi.models.slices import AVOID_STATISTICS
-from fedmpi.models.tables import find_lowest, table_row
+from fedmpi.models.tables import table_row
 from fedmpi.settings import ModelCount
 
 
@@ -79,7 +79,7 @@ class IFCA(Method):
         net: Net = self.model
         if self.shared_body:
             data, net = data.with_features(self.model.base, shared.phi), self.model.head
-        return find_lowest(torch.stack([data.mean_loss(net, part) for part in shared.parts]))
+        return data.choose_model(net, shared.parts)
 
     def find_start_model(self, shared: Shared, mine: Nothing, up: Up, data: ClientData) -> Tensor:
         """Return the model that a client's local training began from."""
