@@ -18,7 +18,7 @@ from torch import Tensor
 from fedmpi.engines import batch_plan, sparse_embedding
 from fedmpi.engines.augmentation import change_images, draw_all_changes
 from fedmpi.engines.gradients import Loss, bind_loss, bind_module, differentiate_loss, is_empty
-from fedmpi.engines.model_choice import count_pieces, find_possible_best
+from fedmpi.engines.model_choice import count_first, find_possible_best
 from fedmpi.engines.pass_memory import PassMemory
 from fedmpi.engines.result_memory import ResultMemory, name_call
 from fedmpi.engines.round_settings import RoundSettings
@@ -126,15 +126,16 @@ class LoopData(RoundSettings):
 
     def choose_model(self, net: NetOrOutputs, models: Tensor) -> Tensor:
         """Return the position (0-d) of that one of k models (k, d) which has the lowest mean loss on all samples."""
-        pieces = count_pieces(net, self.y) if isinstance(net, Net) else 1
-        if pieces == 1:
+        n = len(self.y)
+        first = count_first(net, self.y) if isinstance(net, Net) else n
+        if first == n:
             return find_lowest(torch.stack([self.mean_loss(net, w) for w in models]))
-        return self.passes.recall(self.client, net, models, lambda: self._choose(net, models, pieces), self.y)
+        return self.passes.recall(self.client, net, models, lambda: self._choose(net, models, first), self.y)
 
     @torch.no_grad()
-    def _choose(self, net: Net, models: Tensor, pieces: int) -> Tensor:
+    def _choose(self, net: Net, models: Tensor, first: int) -> Tensor:
         net.module.eval()
-        possible = find_possible_best(net, models, self.x, self.y, pieces)
+        possible = find_possible_best(net, models, self.x, self.y, first)
         if len(possible) == 1:
             return torch.tensor(possible[0])
         losses = torch.stack([compute_loss(self._pass_samples(net, models[at]), self.y) for at in possible])

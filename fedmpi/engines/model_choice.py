@@ -8,17 +8,21 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
-from fedmpi.models.build import as_input
+from fedmpi.models.build import SAMPLES_PER_PASS, as_input
 from fedmpi.models.flat import Net
 from fedmpi.models.losses import compute_loss
 from fedmpi.models.precision import is_autocasting, run_forward
 
-# Samples are passed in so many pieces at most, each with as many samples and multiplications as earn a piece its cost.
-MOST_PIECES = 16
-SAMPLES_OF_A_PIECE = 16
-PRODUCTS_OF_A_PIECE = 1 << 21
+# A model first passes a 32nd of the samples, and never fewer than are worth a pass of their own.
+FIRST_SHARE = 32
+FEWEST_SAMPLES = 16
+# Networks and samples of fewer multiplications pass all at once.
+FEWEST_PRODUCTS = 1 << 21
+# How many more samples a model passes than its mean loss so far says it needs to be out.
+RESERVE = 1.1
 # The last bits of outputs depend on how many samples are passed at once. A model is out only if its loss is higher by
 # this part of the largest outputs, which is far more than rounding makes.
 MARGIN = 1e-4
@@ -28,35 +32,52 @@ MARGIN = 1e-4
 class Candidate:
     """A model among which a client chooses, and what is known of its losses."""
     w: Tensor
-    # sum over the samples of the pieces passed so far
+    # sum over the samples passed so far
     loss: float = 0.
+    # number of these samples
     passed: int = 0
+    # absolute value of the largest output
     largest: float = 0.
 
-    def take(self, net: Net, x: Tensor, y: Tensor) -> None:
-        """Add the losses of a piece of the samples. The network holds this model's weights."""
-        outputs = run_forward(net.module, x)
-        self.loss += float(compute_loss(outputs, y, reduction="sum"))
-        self.largest = max(self.largest, float(outputs.abs().max()))
-        self.passed += 1
+    def take(self, net: Net, x: Tensor, y: Tensor, upto: int) -> None:
+        """Pass further samples, until so many have passed. The network holds this model's weights."""
+        for at in range(self.passed, upto, SAMPLES_PER_PASS):
+            part = slice(at, min(at + SAMPLES_PER_PASS, upto))
+            outputs = run_forward(net.module, x[part])
+            self.loss += float(compute_loss(outputs, y[part], reduction="sum"))
+            self.largest = max(self.largest, float(outputs.abs().max()))
+        self.passed = upto
 
-    def is_behind(self, best: Candidate | None, n: int) -> bool:
-        """Say whether this model's loss is higher than that of another one, which has passed all n samples."""
-        return best is not None and self.loss > best.loss + n * MARGIN * (1 + self.largest + best.largest)
+    def find_bar(self, best: Candidate, n: int) -> float:
+        """Return the sum of losses above which this model is worse than another one, which has passed all n samples."""
+        return best.loss + n * MARGIN * (1 + self.largest + best.largest)
+
+    def choose_next(self, best: Candidate, n: int) -> int:
+        """Return how many samples should have passed next: those that may show this model to be worse, or all n."""
+        needed = RESERVE * self.passed * self.find_bar(best, n) / self.loss if self.loss > 0 else n
+        return min(n, max(int(needed), self.passed) + FEWEST_SAMPLES) if needed < n else n
 
 
-def count_pieces(net: Net, y: Tensor) -> int:
-    """Return in how many pieces the samples are passed; 1 if models should pass all of them at once.
+def count_first(net: Net, y: Tensor) -> int:
+    """Return how many samples each model passes first; all of them if no model should be left out early.
 
     Rows of an embedding's table are read, not multiplied. On a GPU, each comparison would wait for its pass; sums of
     bfloat16 are too rough, and errors of targets may grow with the square of the outputs."""
-    if y.is_floating_point() or y.is_cuda or is_autocasting() or not net.plain:
-        return 1
     multiplied = net.size - (net.table.stop - net.table.start if net.table else 0)
-    return max(1, min(MOST_PIECES, len(y) // SAMPLES_OF_A_PIECE, len(y) * multiplied // PRODUCTS_OF_A_PIECE))
+    if (y.is_floating_point() or y.is_cuda or is_autocasting() or not net.plain
+            or len(y) * multiplied < FEWEST_PRODUCTS):
+        return len(y)
+    return min(len(y), max(FEWEST_SAMPLES, len(y) // FIRST_SHARE))
 
 
-def find_possible_best(net: Net, models: Tensor, x: Tensor, y: Tensor, pieces: int) -> list[int]:
+def spread_out(n: int) -> Tensor:
+    """Return an order of n samples of which each beginning is spread evenly over all: they may lie sorted by class.
+
+    The multiples of the golden section, in the order of their fractions, are spread so."""
+    return (torch.arange(n, dtype=torch.float64) * (math.sqrt(5) - 1) / 2 % 1).argsort()
+
+
+def find_possible_best(net: Net, models: Tensor, x: Tensor, y: Tensor, first: int) -> list[int]:
     """Return the positions of the models that may have the lowest loss, mostly a single one, in ascending order.
 
     Args:
@@ -64,19 +85,23 @@ def find_possible_best(net: Net, models: Tensor, x: Tensor, y: Tensor, pieces: i
         models: the weights of k models, (k, d).
         x: samples as stored, (n, ...).
         y: their labels, (n,).
-        pieces: in how many pieces samples are passed: every so many-th one, since samples may lie sorted by class."""
-    parts = [(as_input(x[at::pieces]), y[at::pieces]) for at in range(pieces)]
+        first: how many samples each model passes first."""
+    n, order = len(y), spread_out(len(y))
+    x, y = as_input(x[order]), y[order]
     candidates = [Candidate(w) for w in models]
     for candidate in candidates:
         net.bind(candidate.w)
-        candidate.take(net, *parts[0])
-    best: Candidate | None = None
-    # NaN is greater than nothing: it is never out here, and chosen by nobody later.
-    for candidate in sorted(candidates, key=lambda c: math.inf if math.isnan(c.loss) else c.loss):
-        if not candidate.is_behind(best, len(y)):
-            net.bind(candidate.w)
-        while candidate.passed < pieces and not candidate.is_behind(best, len(y)):
-            candidate.take(net, *parts[candidate.passed])
-        if candidate.passed == pieces and (best is None or candidate.loss < best.loss) and candidate.loss < math.inf:
+        candidate.take(net, x, y, first)
+    # NaN is higher than nothing: such a model is never out here, and chosen by nobody later.
+    best, *others = sorted(candidates, key=lambda c: math.inf if math.isnan(c.loss) else c.loss)
+    net.bind(best.w)
+    best.take(net, x, y, n)
+    for candidate in others:
+        if candidate.loss > candidate.find_bar(best, n):
+            continue
+        net.bind(candidate.w)
+        while candidate.passed < n and not candidate.loss > candidate.find_bar(best, n):
+            candidate.take(net, x, y, candidate.choose_next(best, n))
+        if candidate.passed == n and candidate.loss < best.loss:
             best = candidate
-    return [at for at, candidate in enumerate(candidates) if not candidate.is_behind(best, len(y))]
+    return [at for at, candidate in enumerate(candidates) if not candidate.loss > candidate.find_bar(best, n)]

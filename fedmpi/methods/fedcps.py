@@ -34,7 +34,7 @@ from fedmpi.clustering.kmeans_and_linkage import replace_entries
 from fedmpi.method import WHOLE, ClientData, Method, Participants, RowsByField, nbytes, set_by_with_model
 from fedmpi.models.flat import Model
 from fedmpi.models.slices import zero_statistics
-from fedmpi.models.tables import find_lowest, table_row
+from fedmpi.models.tables import table_row
 from fedmpi.models.tail import Tail, cut_tail
 from fedmpi.settings import Ge, Gt, Le, ModelCount
 
@@ -129,7 +129,7 @@ class FedCPS(Method):
     def find_cluster(self, shared: Shared, data: ClientData) -> Tensor:
         """Return the cluster of least loss, ()."""
         chosen_by = data.subset(self.subset, IDENTITY_STREAM)
-        return find_lowest(self.tail.compute_losses(chosen_by, shared.base, shared.theta))
+        return self.tail.choose_part(chosen_by, shared.base, shared.theta)
 
     def serve_newcomer(self, shared: Shared, mine: Mine, data: ClientData) -> Tensor:
         theta = self.model.join(shared.base, table_row(shared.theta, self.find_cluster(shared, data)))

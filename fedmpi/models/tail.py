@@ -1,4 +1,4 @@
-"""The last blocks of a network as a part of their own: their slice of the flat vector, and their losses."""
+"""The last blocks of a network as a part of their own: their slice of the flat vector, and the choice among several."""
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -13,13 +13,13 @@ from fedmpi.models.split import split_module
 
 
 class SamplesWithLoss(Protocol):
-    """What `Tail.compute_losses` asks of a client's data: see ClientData."""
+    """What `Tail.choose_part` asks of a client's data: see ClientData."""
 
     def with_features(self, net: Net, w: Tensor) -> SamplesWithLoss:
         """Return the same samples with the outputs of net(w, x) in place of x."""
 
-    def mean_loss(self, net: Net, w: Tensor) -> Tensor:
-        """Return the mean cross-entropy on all samples (0-d)."""
+    def choose_model(self, net: Net, models: Tensor) -> Tensor:
+        """Return the position (0-d) of the model (k, d) with the lowest mean cross-entropy on all samples."""
 
 
 @dataclass(frozen=True)
@@ -32,12 +32,11 @@ class Tail:
     # the last blocks; None likewise
     last: Net | None
 
-    def compute_losses(self, data: SamplesWithLoss, base: Tensor, theta: Tensor) -> Tensor:
-        """Return a client's mean loss with each of k parts (k, p) behind the same base (d - p,), (k,)."""
+    def choose_part(self, data: SamplesWithLoss, base: Tensor, theta: Tensor) -> Tensor:
+        """Return which of k parts (k, p) has a client's lowest mean loss behind the same base (d - p,), (0-d)."""
         if self.front is None or self.last is None:
-            return torch.stack([data.mean_loss(self.model, self.model.join(base, part)) for part in theta])
-        features = data.with_features(self.front, base)
-        return torch.stack([features.mean_loss(self.last, part) for part in theta])
+            return data.choose_model(self.model, torch.stack([self.model.join(base, part) for part in theta]))
+        return data.with_features(self.front, base).choose_model(self.last, theta)
 
 
 def cut_tail(model: Model, layers: int, setting: str) -> Tail:

@@ -1,6 +1,7 @@
 """A client that chooses the model of least loss leaves worse models out early, and chooses as full passes would."""
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -8,9 +9,11 @@ from torch import nn
 from fedmpi.engines import model_choice
 from fedmpi.engines.loop import Loop
 from fedmpi.engines.loop_data import LoopData
-from fedmpi.engines.model_choice import count_pieces
+from fedmpi.engines.model_choice import Candidate, count_first, find_possible_best, spread_out
 from fedmpi.engines.vmap import Vmap
+from fedmpi.models.build import build_model
 from fedmpi.models.flat import Model
+from fedmpi.models.nets import FastText, LeNet5
 from fedmpi.models.precision import set_precision
 from fedmpi.models.tables import find_lowest
 from tests.clients.verbs import Bench
@@ -19,10 +22,10 @@ from tests.federations import Digits, cnn, mlp
 
 
 @pytest.fixture
-def in_pieces(monkeypatch):
-    """Small networks and few samples, too, are passed in pieces."""
-    monkeypatch.setattr(model_choice, "PRODUCTS_OF_A_PIECE", 1)
-    monkeypatch.setattr(model_choice, "SAMPLES_OF_A_PIECE", 3)
+def early(monkeypatch):
+    """Small networks pass few samples, too, before they all pass."""
+    monkeypatch.setattr(model_choice, "FEWEST_PRODUCTS", 1)
+    monkeypatch.setattr(model_choice, "FEWEST_SAMPLES", 3)
 
 
 @pytest.fixture
@@ -52,7 +55,7 @@ def choose_by_losses(data, net, models):
 @pytest.mark.parametrize("odd", ["none", "equal", "close", "nan", "inf", "all_nan", "zero", "huge"])
 @pytest.mark.parametrize("sigma", [.01, .3, 3.])
 @pytest.mark.parametrize("net", [mlp, cnn], ids=["mlp", "cnn"])
-def test_the_choice_is_that_of_full_passes(in_pieces, net, sigma, odd):
+def test_the_choice_is_that_of_full_passes(early, net, sigma, odd):
     model = net()
     for seed, n in enumerate((1, 2, 3, 8, 31, 100, 250, 263)):
         generator = torch.Generator().manual_seed(seed)
@@ -74,55 +77,116 @@ def test_the_choice_is_that_of_full_passes(in_pieces, net, sigma, odd):
         assert found == choose_by_losses(data, model, models) and found.dtype == torch.int64 and found.ndim == 0
 
 
-def test_worse_models_pass_few_samples(passed, in_pieces):
+def test_worse_models_pass_few_samples(passed, early):
     """Of ten models, one is trained, as IFCA's on MNIST soon are."""
     model = cnn()
-    data = make_data(480, model, batch=16, steps=200, lr=.05)
+    data = make_data(480, model, batch=16, steps=600, lr=.1)
     models = model.starts(10)
     models[6] = data.descend(model, models[6])
     passed.clear()
     assert data.choose_model(model, models) == 6
-    # not ten times as many as there are: a worse model is out after a piece or two
-    assert sum(passed) < 4 * 480
+    # not ten times as many: a worse model is out after few
+    assert passed.count(15) == 10 and sum(passed) < 2 * 480
 
 
-def test_models_that_are_alike_take_their_full_passes(passed, in_pieces):
+def test_losses_of_all_samples_and_the_largest_output():
+    model, n = mlp(), 263
+    data = make_data(n, model)
+    model.bind(model.start)
+    candidate = Candidate(model.start)
+    with torch.no_grad():
+        for upto in (3, 4, 260, n):
+            candidate.take(model, data.x, data.y, upto)
+        outputs = model.module(data.x)
+    assert candidate.loss == pytest.approx(n * float(data.mean_loss(model, model.start)))
+    assert candidate.largest == pytest.approx(float(outputs.abs().max())) and candidate.passed == n
+
+
+def test_models_that_are_alike_take_their_full_passes(passed, early):
     model = mlp()
     data = make_data(96, model)
     models = model.start.repeat(3, 1)
     assert data.choose_model(model, models) == 0 and sum(passed) == 2 * 3 * 96
 
 
-def test_samples_sorted_by_class_are_seen_from_all_classes(passed, in_pieces):
+@torch.no_grad()
+def test_large_outputs_allow_for_larger_errors(early):
+    """The losses of two such models differ by less than rounding may make of them: both take full passes."""
+    model = mlp()
+    data = make_data(96, model)
+    models = torch.stack([3e4 * model.start, 3e4 * model.start])
+    models[1, -1] += 1.
+    assert find_possible_best(model, models, data.x, data.y, 3) == [0, 1]
+    assert len(find_possible_best(model, models / 3e4 * torch.tensor([[1.], [2.]]), data.x, data.y, 3)) == 1
+
+
+def test_samples_sorted_by_class_are_seen_from_all_classes(passed, early):
     """The first samples alone would tell for the model that knows their class and no other."""
     model = mlp()
-    data = make_data(96, model, steps=100, lr=.1)
-    order = data.y.argsort()
+    order = make_data(96, model).y.argsort()
     data = make_data(96, model, steps=100, lr=.1, order=order)
     good, blind = data.descend(model, model.start), model.start.clone()
     blind[-10:] = torch.eye(10)[data.y[0]] * 30
     passed.clear()
     assert data.choose_model(model, torch.stack([blind, good])) == 1
-    # the trained model was the first to pass all samples: the other one passed a single piece
-    assert sorted(passed) == [6] * 17
+    # the trained model was the first to pass all samples, and the other one passed few
+    assert passed[:3] == [3, 3, 93] and sum(passed[3:]) < 10
 
 
-@pytest.mark.parametrize("change, pieces", [
-    ({}, 16), ({"y": torch.zeros(100)}, 1), ({"plain": False}, 1), ({"bf16": True}, 1), ({"n": 40}, 13), ({"n": 2}, 1)])
-def test_when_samples_are_passed_in_pieces(in_pieces, change, pieces):
+def test_dropout_is_off(early):
+    """Of equal models, those that drop fewer features would be chosen."""
+    model = Model(lambda: nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Dropout(.5), nn.Linear(32, 10)),
+                  torch.zeros(2, 64), 0)
+    data = make_data(200, model)
+    torch.manual_seed(0)
+    model.module.train()
+    assert data.choose_model(model, model.start.repeat(9, 1)) == 0
+
+
+def test_models_without_any_loss_are_compared(early):
+    model = mlp()
+    data = make_data(200, model)
+    data.y.zero_()
+    sure = model.start.clone()
+    sure[-10] = 300.
+    assert float(data.mean_loss(model, sure)) == 0.
+    assert data.choose_model(model, torch.stack([model.start, sure, sure])) == 1
+
+
+@pytest.mark.parametrize("n", [*range(1, 70), 480, 525, 1000])
+def test_beginnings_are_spread_over_all_samples(n):
+    order = spread_out(n)
+    assert order.sort().values.equal(torch.arange(n))
+    for k in (n // 16, n // 3, n):
+        gaps = order[:k].sort().values.diff(prepend=torch.tensor([-1]), append=torch.tensor([n]))
+        assert k < 2 or gaps.max() <= 2 * n / k + 1
+
+
+def test_rows_of_a_table_are_no_work():
+    """They would make the passes of a text seem as costly as those of a large network of images."""
+    model = build_model(FastText(4000, 32), (6,), np.dtype("int32"), 4, seed=0)
+    y = torch.zeros(1000, dtype=torch.int64)
+    lenet = build_model(LeNet5(), (28, 28, 1), np.dtype("uint8"), 10, 0)
+    assert count_first(model, y) == 1000 and count_first(lenet, y) == 31
+
+
+@pytest.mark.parametrize("change, first", [
+    ({}, 5), ({"y": torch.zeros(160)}, 160), ({"plain": False}, 160), ({"bf16": True}, 160), ({"n": 40}, 3),
+    ({"n": 2}, 2)])
+def test_how_many_samples_each_model_passes_first(early, change, first):
     class Own(nn.Linear):
         def forward(self, x):
             return super().forward(x)
     model = mlp() if change.get("plain", True) else Model(lambda: nn.Sequential(Own(64, 10)), torch.zeros(2, 64), 0)
     set_precision("bf16" if "bf16" in change else "float32")
     try:
-        y = change.get("y", torch.zeros(change.get("n", 100), dtype=torch.int64))
-        assert count_pieces(model, y) == pieces
+        y = change.get("y", torch.zeros(change.get("n", 160), dtype=torch.int64))
+        assert count_first(model, y) == first
     finally:
         set_precision("float32")
 
 
-def test_a_choice_is_made_once(in_pieces, passed):
+def test_a_choice_is_made_once(early, passed):
     """To judge a client and to train it; not if the labels, the models or their number are others."""
     bench = Bench()
     bench.shared = bench.shared + .1 * torch.randn(6, len(bench.shared), generator=torch.Generator().manual_seed(2))
@@ -160,7 +224,7 @@ def test_a_choice_is_made_once(in_pieces, passed):
 
 
 @pytest.mark.parametrize("engine", [Loop(), Vmap()], ids=["loop", "vmap"])
-def test_engines_choose_the_same_model(engine, in_pieces):
+def test_engines_choose_the_same_model(engine, early):
     bench = Bench(image=True)
     table = bench.shared + .1 * torch.randn(4, len(bench.shared), generator=torch.Generator().manual_seed(5))
     found = bench.run(engine, lambda model, shared, mine, data: data.choose_model(model, table))

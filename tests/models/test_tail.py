@@ -1,5 +1,7 @@
-"""The last blocks of a network: their slice, and losses of several tails after a common base."""
+"""The last blocks of a network: their slice, and the choice among several tails after a common base."""
 from __future__ import annotations
+
+from itertools import permutations
 
 import numpy as np
 import pytest
@@ -60,7 +62,7 @@ def test_groups_of_layers_are_blocks_too():
 # With 4 layers the features are maps (16, 12, 12) of a convolution.
 @pytest.mark.parametrize("settings, layers", [
     (LeNet5(), 2), (LeNet5(), 1), (LeNet5(), 4), (LeNet5(), 5), (FastText(50, 4), 2)])
-def test_losses_are_those_of_the_whole_network(settings, layers):
+def test_the_part_that_is_chosen_makes_the_best_whole_network(settings, layers):
     text = isinstance(settings, FastText)
     model = build_model(settings, (6,), np.dtype("int32"), 4, seed=0) if text else image(settings)
     numbers = torch.arange(9 * (6 if text else 784))
@@ -68,18 +70,22 @@ def test_losses_are_those_of_the_whole_network(settings, layers):
     data = LoopData(x, torch.arange(9) % 4, 0, LOCAL)
     found, w = cut_tail(model, layers, "here"), model.starts(3)
     base, theta = w[0, :found.block.start], w[:, found.block]
-    losses = found.compute_losses(data, base, theta)
     assert (found.front is None) == (layers == 5)
-    for loss, part in zip(losses, theta, strict=True):
-        torch.testing.assert_close(loss, data.mean_loss(model, torch.cat([base, part])))
+    losses = torch.stack([data.mean_loss(model, torch.cat([base, part])) for part in theta])
+    for order in permutations(range(3)):
+        assert found.choose_part(data, base, theta[list(order)]) == losses[list(order)].argmin()
 
 
 def test_layers_in_another_order_than_their_use_keep_their_numbers():
     model = build_model(Custom(path="tests.models.test_tail:OtherOrder"), (6,), np.dtype("float32"), 4, 0)
     data = LoopData(torch.arange(54.).view(9, 6) / 54, torch.arange(9) % 4, 0, LOCAL)
     found, w = cut_tail(model, 3, "here"), model.start
-    losses = found.compute_losses(data, w[:found.block.start], w[None, found.block])
-    torch.testing.assert_close(losses[0], data.mean_loss(model, w))
+    better = data.descend(model, w)
+    # A block laid out otherwise would lose what was trained.
+    assert data.mean_loss(model, torch.cat([w[:found.block.start], better[found.block]])) < data.mean_loss(model, w)
+    for order in ([0, 1], [1, 0]):
+        parts = torch.stack([w, better])[order][:, found.block]
+        assert found.choose_part(data, w[:found.block.start], parts) == order.index(1)
 
 
 def test_what_cannot_be_is_refused():

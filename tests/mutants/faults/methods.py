@@ -2,11 +2,7 @@
 from __future__ import annotations
 
 FAULTS: list[tuple[str, str, str]] = [
-    ("fedmpi.methods.ifca:IFCA.choose_cluster", "return find_lowest(", "return torch.argmin("),
-    ("fedmpi.methods.fedmhc:FedMHC.choose_group", "return find_lowest(", "return torch.argmin("),
-    ("fedmpi.methods.fedmhc_ah:FedMHCAH.receive", "find_lowest(losses)", "losses.argmin()"),
     ("fedmpi.methods.cfl:CFL.serve_newcomer", "find_lowest(", "torch.argmin("),
-    ("fedmpi.methods.fedcps:FedCPS.find_cluster", "return find_lowest(", "return torch.argmin("),
     ("fedmpi.methods.fedavg_plus:FedAvgPlus.predict", "self.model.classes == 1", "self.model.classes == 0"),
     ("fedmpi.methods.fedfomo:FedFomo.measure_distances", "self.model.buffers", "()"),
     ("fedmpi.methods.fedcr:FedCR.unadapted", "if self.ft", "if not self.ft"),
@@ -47,7 +43,10 @@ FAULTS: list[tuple[str, str, str]] = [
      "(images @ shared.images.T)"),
     ("fedmpi.methods.lcfed:LCFed.assign_clusters", "kmeans(scale_to_unit_rows(images)", "kmeans(images"),
     ("fedmpi.methods.cfl:cosines_from_gram", "gram / norms / norms[:, None]", "gram / norms"),
-    ("fedmpi.methods.ifca:IFCA.choose_cluster", "find_lowest(", "torch.argmax("),
+    ("fedmpi.methods.ifca:IFCA.choose_cluster", "shared.parts)", "shared.parts.flip(0))"),
+    ("fedmpi.methods.fedmhc:FedMHC.choose_group", "shared.heads)", "shared.heads.flip(0))"),
+    ("fedmpi.methods.fedmhc_ah:FedMHCAH.receive", "best = features.choose_model(self.model.head, shared.heads)",
+     "best = features.choose_model(self.model.head, shared.heads.flip(0))"),
     ("fedmpi.methods.fedamp:FedAMP.weigh_by_distance", "self.alpha / sigma\n", "self.alpha\n"),
     ("fedmpi.methods.fesem:FeSEM.server", "weight, TRIES, keep_empty=True", "None, TRIES, keep_empty=True"),
     ("fedmpi.methods.fesem:FeSEM.server", "keep_empty=True", "keep_empty=False"),
