@@ -21,8 +21,8 @@ FIRST_SHARE = 32
 FEWEST_SAMPLES = 16
 # Networks and samples of fewer multiplications pass all at once.
 FEWEST_PRODUCTS = 1 << 21
-# How many more samples a model passes than its mean loss so far says it needs to be out.
-RESERVE = 1.1
+# Then it passes half as many as it has passed so far, time and again, but not fewer than these, until it is out.
+GROWTH = 2
 # The last bits of outputs depend on how many samples are passed at once. A model is out only if its loss is higher by
 # this part of the largest outputs, which is far more than rounding makes.
 MARGIN = 1e-4
@@ -39,23 +39,21 @@ class Candidate:
     # absolute value of the largest output
     largest: float = 0.
 
-    def take(self, net: Net, x: Tensor, y: Tensor, upto: int) -> None:
-        """Pass further samples, until so many have passed. The network holds this model's weights."""
+    def take(self, net: Net, x: Tensor, y: Tensor, upto: int) -> Tensor:
+        """Pass further samples, until so many have passed, and return their losses. The network holds the weights."""
+        found = []
         for at in range(self.passed, upto, SAMPLES_PER_PASS):
             part = slice(at, min(at + SAMPLES_PER_PASS, upto))
             outputs = run_forward(net.module, x[part])
-            self.loss += float(compute_loss(outputs, y[part], reduction="sum"))
+            found.append(compute_loss(outputs, y[part], reduction="none"))
+            self.loss += float(found[-1].sum())
             self.largest = max(self.largest, float(outputs.abs().max()))
         self.passed = upto
+        return torch.cat(found)
 
-    def find_bar(self, best: Candidate, n: int) -> float:
-        """Return the sum of losses above which this model is worse than another one, which has passed all n samples."""
-        return best.loss + n * MARGIN * (1 + self.largest + best.largest)
-
-    def choose_next(self, best: Candidate, n: int) -> int:
-        """Return how many samples should have passed next: those that may show this model to be worse, or all n."""
-        needed = RESERVE * self.passed * self.find_bar(best, n) / self.loss if self.loss > 0 else n
-        return min(n, max(int(needed), self.passed) + FEWEST_SAMPLES) if needed < n else n
+    def is_behind(self, best: Candidate, n: int) -> bool:
+        """Say whether this model's loss is higher than that of another one, which has passed all n samples."""
+        return self.loss > best.loss + n * MARGIN * (1 + self.largest + best.largest)
 
 
 def count_first(net: Net, y: Tensor) -> int:
@@ -95,13 +93,17 @@ def find_possible_best(net: Net, models: Tensor, x: Tensor, y: Tensor, first: in
     # NaN is higher than nothing: such a model is never out here, and chosen by nobody later.
     best, *others = sorted(candidates, key=lambda c: math.inf if math.isnan(c.loss) else c.loss)
     net.bind(best.w)
-    best.take(net, x, y, n)
+    # Samples of high loss come first. They are hard for the others, too, which so are out the sooner.
+    hardest = first + best.take(net, x, y, n).argsort(descending=True, stable=True)
+    order = torch.cat([torch.arange(first), hardest])
+    x, y = x[order], y[order]
     for candidate in others:
-        if candidate.loss > candidate.find_bar(best, n):
+        if candidate.is_behind(best, n):
             continue
         net.bind(candidate.w)
-        while candidate.passed < n and not candidate.loss > candidate.find_bar(best, n):
-            candidate.take(net, x, y, candidate.choose_next(best, n))
+        while candidate.passed < n and not candidate.is_behind(best, n):
+            more = max(FEWEST_SAMPLES, candidate.passed // GROWTH)
+            candidate.take(net, x, y, min(n, candidate.passed + more))
         if candidate.passed == n and candidate.loss < best.loss:
             best = candidate
-    return [at for at, candidate in enumerate(candidates) if not candidate.loss > candidate.find_bar(best, n)]
+    return [at for at, candidate in enumerate(candidates) if not candidate.is_behind(best, n)]
