@@ -1,6 +1,8 @@
 """A client that chooses the model of least loss leaves worse models out early, and chooses as full passes would."""
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -131,6 +133,21 @@ def test_samples_sorted_by_class_are_seen_from_all_classes(passed, early):
     assert data.choose_model(model, torch.stack([blind, good])) == 1
     # the trained model was the first to pass all samples, and the other one passed few
     assert passed[:3] == [3, 3, 93] and sum(passed[3:]) < 10
+
+
+def test_samples_that_are_hard_for_the_best_model_come_first(early, passed):
+    """Of two models, both know all classes but one, of which the other is sure to be wrong."""
+    model = Model(lambda: nn.Sequential(nn.Linear(64, 10)), torch.zeros(2, 64), 0)
+    y = torch.arange(96) // 10
+    data = dataclasses.replace(make_data(96, model), x=torch.eye(64)[y], y=y.clamp(max=9))
+    best, other = torch.zeros(2, model.size)
+    for w, right in (best, 0.), (other, -10.):
+        table = w[:640].view(10, 64)
+        table[range(10), range(10)] = 20.
+        table[3, 3] = right
+    assert data.choose_model(model, torch.stack([other, best])) == 1
+    # two of the ten hard samples are enough
+    assert passed == [3, 3, 93, 3]
 
 
 def test_dropout_is_off(early):
