@@ -21,7 +21,7 @@ FIRST_SHARE = 32
 FEWEST_SAMPLES = 16
 # Networks and samples of fewer multiplications pass all at once.
 FEWEST_PRODUCTS = 1 << 21
-# Then it passes half as many as it has passed so far, time and again, but not fewer than these, until it is out.
+# Until it is out, it then passes further FEWEST_SAMPLES, or half as many as it has passed so far if these are more.
 GROWTH = 2
 # The last bits of outputs depend on how many samples are passed at once. A model is out only if its loss is higher by
 # this part of the largest outputs, which is far more than rounding makes.
@@ -42,10 +42,10 @@ class Candidate:
     def take(self, net: Net, x: Tensor, y: Tensor, upto: int) -> Tensor:
         """Pass further samples, until so many have passed, and return their losses. The network holds the weights."""
         found = []
-        for at in range(self.passed, upto, SAMPLES_PER_PASS):
-            part = slice(at, min(at + SAMPLES_PER_PASS, upto))
-            outputs = run_forward(net.module, x[part])
-            found.append(compute_loss(outputs, y[part], reduction="none"))
+        pieces = (t[self.passed:upto].split(SAMPLES_PER_PASS) for t in (x, y))
+        for inputs, labels in zip(*pieces, strict=True):
+            outputs = run_forward(net.module, inputs)
+            found.append(compute_loss(outputs, labels, reduction="none"))
             self.loss += float(found[-1].sum())
             self.largest = max(self.largest, float(outputs.abs().max()))
         self.passed = upto
