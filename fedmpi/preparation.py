@@ -16,6 +16,7 @@ from fedmpi.comm.order_performer import OrderPerformer
 from fedmpi.config.idle_settings import list_idle_settings, list_settings_of_statistics
 from fedmpi.config.schema import to_plain
 from fedmpi.context import RoundCallback
+from fedmpi.data.client_table import format_client_table
 from fedmpi.data.federation import SAMPLE_PARTS
 from fedmpi.engines import convolutions
 from fedmpi.method import Method, nbytes
@@ -66,6 +67,7 @@ def prepare_run(parts: Parts, decision: Decision, progress: Progress, stop: Call
         progress.say(f"no checkpoint in {folder.path} yet: starting with round 1")
     folder.remove_result()
     folder.store_config(to_plain(parts.config))
+    folder.store_clients(format_client_table(federation))
     choose_engine(run, decision.snapshot)
     choose_convolutions(run, decision.snapshot)
     # sums in single precision depend on which clients a rank trains

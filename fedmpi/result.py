@@ -93,15 +93,17 @@ class Result:
             return read_history(path)
 
     def clients(self, round: int | None = None) -> pd.DataFrame:
-        """Return the measures of every client, a row each; the index is `client`. With `data.new_clients` the new ones
-        are the last rows, and the column `new_client` marks them. Clients that the data name have a column `name`, and
-        with `attack` the column `attacker` marks those that attack, which no mean over the clients counts.
+        """Return the measures of every client, a row each; the index is `client`. The last columns say how many samples
+        it has in each part, and how many classes to train on. With `data.new_clients` the new ones are the last rows,
+        and the column `new_client` marks them. Clients that the data name have a column `name`, and with `attack` the
+        column `attacker` marks those that attack, which no mean over the clients counts.
 
         Args:
             round: an evaluated round, from 1; None: the last one
 
         Raises:
-            BadInput: if that round was not evaluated."""
+            BadInput: if that round was not evaluated, or clients.csv is damaged."""
+        from fedmpi.data.client_table import read_client_numbers
         pandas, rounds = require_pandas(), self.history["round"].tolist()
         if round is not None and round not in rounds:
             raise BadInput(f"round {round!r} was not evaluated; these were: {', '.join(map(str, rounds))}")
@@ -118,6 +120,7 @@ class Result:
             table["attacker"] = table.index.isin(choose_attackers(attack, trained, self.config["seed"]))
         if names := self.values.get("client_names"):
             table.insert(0, "name", names)
+        table = table.assign(**read_client_numbers(self.folder / "clients.csv", len(table)))
         return table.rename_axis("client")
 
     def clusters(self) -> pd.DataFrame:

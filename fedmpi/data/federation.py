@@ -79,7 +79,7 @@ class Federation:
     `group_names` if they have any, `shape` and `dtype` of one sample, `classes` C (1 for targets: the outputs of a
     network), `task`, `vocabulary` (token ids from 0, or None), `name` of the data set, `settings`, `fingerprint` of the
     contents. New clients count in none of them: they are the clients N, N + 1, ... that `client` reads, and
-    `new_clients` holds the numbers that the partition gave them.
+    `new_clients` holds the numbers that the partition gave them. `all_counts` and `all_groups` are of all clients.
 
     Raises BadInput if the file is missing, damaged, incomplete or another one."""
 
@@ -97,13 +97,12 @@ class Federation:
         self.shape, self.dtype = self.file.places["x"].shape[1:], self.file.places["x"].dtype
         self.task = REGRESSION if self.file.places["y"].dtype.kind == "f" else CLASSIFICATION
         self.new_clients: list[int] = facts.get("new_clients", [])
-        # Of all clients, the new ones included.
-        self._all_counts = self.file.read("counts")
-        self._all_groups = self.file.read("groups") if "groups" in self.file.places else None
-        self.edges = np.concatenate([[0], self._all_counts.sum(1).cumsum()])
-        self.clients = len(self._all_counts) - len(self.new_clients)
-        self.counts = self._all_counts[:self.clients]
-        self.groups = None if self._all_groups is None else self._all_groups[:self.clients]
+        self.all_counts = self.file.read("counts")
+        self.all_groups = self.file.read("groups") if "groups" in self.file.places else None
+        self.edges = np.concatenate([[0], self.all_counts.sum(1).cumsum()])
+        self.clients = len(self.all_counts) - len(self.new_clients)
+        self.counts = self.all_counts[:self.clients]
+        self.groups = None if self.all_groups is None else self.all_groups[:self.clients]
         self.sizes = self.counts[:, 0]
 
     @cached_property
@@ -119,20 +118,20 @@ class Federation:
 
     def client(self, i: int) -> Samples:
         """Read the samples of client i and nothing else. Raises BadInput unless their checksums are right."""
-        if not 0 <= i < len(self._all_counts):
-            raise IndexError(f"client {i} of {len(self._all_counts)}")
+        if not 0 <= i < len(self.all_counts):
+            raise IndexError(f"client {i} of {len(self.all_counts)}")
         x, y = (self.file.rows(name, i, i + 1, self.edges) for name in ("x", "y"))
-        cuts = self._all_counts[i].cumsum()[:2]
+        cuts = self.all_counts[i].cumsum()[:2]
         pairs = zip(np.split(x, cuts), np.split(y, cuts), strict=True)
         return Samples(*(part for pair in pairs for part in pair))
 
     def check(self) -> None:
         """Read everything. Raises BadInput unless all checksums and the fingerprint are right."""
-        everybody = len(self._all_counts)
+        everybody = len(self.all_counts)
         pieces = (self.file.rows("x", i, i + 1, self.edges) for i in range(everybody))
-        small = {"counts": self._all_counts, "y": self.file.rows("y", 0, everybody, self.edges)}
-        if self._all_groups is not None:
-            small["groups"] = self._all_groups
+        small = {"counts": self.all_counts, "y": self.file.rows("y", 0, everybody, self.edges)}
+        if self.all_groups is not None:
+            small["groups"] = self.all_groups
         with seal.refuse_damage(self.path, FEDERATION_KIND):
             if compute_fingerprint((self.edges[-1], *self.shape), self.dtype, pieces, small) != self.fingerprint:
                 raise seal.Flaw("its fingerprint is not that of its contents")

@@ -1,6 +1,7 @@
 """The run folder: which process may write in it (`lock`), and the small files that a run leaves there.
 
     config.yaml    the resolved configuration
+    clients.csv    what each client holds, see fedmpi.data.client_table
     metrics.jsonl  one line per round
     history.h5     the measures of each client in each evaluated round, see fedmpi.storage.history
     checkpoints/   see fedmpi.storage.checkpoint
@@ -31,7 +32,7 @@ from fedmpi.storage.lock import Lock
 from fedmpi.storage.run_status import holds_begun_run, holds_checkpoint
 
 # The files that are written as a whole, or grow by a line.
-SMALL_FILES = ("config.yaml", "metrics.jsonl", "result.json")
+SMALL_FILES = ("config.yaml", "clients.csv", "metrics.jsonl", "result.json")
 # So many checkpoints that were set aside stay, or those of the last time if these are more, so that a job that is
 # restarted on a bad disk does not fill it.
 MOST_SET_ASIDE = 5
@@ -147,6 +148,10 @@ class RunFolder:
     def store_config(self, plain: JsonObject) -> None:
         """Write config.yaml."""
         self.replace("config.yaml", yaml.safe_dump(plain, sort_keys=False))
+
+    def store_clients(self, table: str) -> None:
+        """Write clients.csv."""
+        self.replace("clients.csv", table)
 
     def append_metrics(self, lines: list[JsonObject]) -> None:
         """Add the last of `lines` to metrics.jsonl, or all where an earlier one could not be written.

@@ -63,9 +63,10 @@ def written(tmp_path_factory) -> set[str]:
 
 
 def read_keys(run: Path) -> set[str]:
-    """Return the keys of a run's measures, result and history."""
+    """Return the keys of a run's measures, result and history, and the columns of its clients."""
     lines = (run / "metrics.jsonl").read_text().splitlines()
-    return {*json.loads((run / "result.json").read_text()), *read_history(run / "history.h5"),
+    return {*(run / "clients.csv").read_text().splitlines()[0].split(","),
+            *json.loads((run / "result.json").read_text()), *read_history(run / "history.h5"),
             *(key for line in lines for key in json.loads(line))}
 
 

@@ -96,12 +96,14 @@ def finish(folder):
 @pytest.mark.parametrize("act, names", [
     (plain, ["model.safetensors"]),
     (lambda folder: folder.store_config({"seed": 1}), ["config.yaml"]),
+    (lambda folder: folder.store_clients("client\n0\n"), ["clients.csv"]),
     (lambda folder: folder.rewrite_metrics([{"round": 1}]), ["metrics.jsonl"]),
     (history, ["history.h5"]), (cut, ["history.h5"] * 2), (federation, ["digits-iid-20-*.h5"]),
     (lambda folder: write_checkpoint(folder.checkpoints, snapshot(), pieces()), ["round-000012.h5"]),
     (lambda folder: doctor_checks.write_trial_file(folder.path / "trial.h5"), ["trial.h5"]),
     (finish, ["metrics.jsonl", "history.h5", "result.json"])],      # result.json marks the end, so it comes last
-    ids=["file", "config", "metrics", "history", "cut history", "federation", "checkpoint", "trial", "finish"])
+    ids=["file", "config", "clients", "metrics", "history", "cut history", "federation", "checkpoint", "trial",
+         "finish"])
 def test_a_file_is_flushed_renamed_and_its_folder_flushed(folder, recorder, act, names):
     act(folder)
     found = recorder.renamed()
@@ -131,8 +133,8 @@ def test_a_run_makes_all_durable_in_an_order_in_which_nothing_is_missing_after_a
     name = f"durable-{asynchronous}"
     assert bench.lead(name, "rounds=2", f"checkpoint.asynchronous={asynchronous}") == 0
     names = [path.name for path in recorder.renamed() if bench.out(name) in path.parents]
-    assert names == ["config.yaml", "metrics.jsonl", "history.h5", "round-000001.h5", "history.h5", "round-000002.h5",
-                     "result.json"]
+    assert names == ["config.yaml", "clients.csv", "metrics.jsonl", "history.h5", "round-000001.h5", "history.h5",
+                     "round-000002.h5", "result.json"]
 
 
 def test_a_resumed_run_cuts_its_metrics_before_it_goes_on(bench, recorder):
@@ -140,5 +142,5 @@ def test_a_resumed_run_cuts_its_metrics_before_it_goes_on(bench, recorder):
     recorder.events.clear()
     assert bench.lead("resumed", "rounds=2", resume="auto") == 0
     names = [path.name for path in recorder.renamed() if bench.out("resumed") in path.parents]
-    assert set(names[:2]) == {"config.yaml", "metrics.jsonl"}
-    assert names[2:] == ["history.h5", "round-000002.h5", "result.json"]
+    assert set(names[:3]) == {"config.yaml", "clients.csv", "metrics.jsonl"}
+    assert names[3:] == ["history.h5", "round-000002.h5", "result.json"]

@@ -75,7 +75,8 @@ def test_what_cannot_be_a_folder(tmp_path):
 
 @pytest.mark.parametrize("write", [
     lambda folder: folder.append_metrics([{}]), lambda folder: folder.finish({}, []),
-    lambda folder: folder.store_config({}), lambda folder: folder.save_history(),
+    lambda folder: folder.store_config({}), lambda folder: folder.store_clients(""),
+    lambda folder: folder.save_history(),
     lambda folder: folder.rewrite_metrics([])])
 def test_a_run_that_lost_its_folder_writes_no_more(folder, write):
     leave_lock(folder.path)
@@ -257,7 +258,8 @@ NO_FILES = {"pipe": os.mkfifo, "folder": lambda path: path.mkdir(), "link": lamb
 
 
 @pytest.mark.parametrize("kind", NO_FILES)
-@pytest.mark.parametrize("name", ["log.txt", "config.yaml", "metrics.jsonl", "result.json", "history.h5"])
+@pytest.mark.parametrize("name", ["log.txt", "config.yaml", "clients.csv", "metrics.jsonl", "result.json",
+                                  "history.h5"])
 def test_what_is_no_file_of_a_run_is_refused_without_waiting_and_stays(tmp_path, name, kind):
     NO_FILES[kind](tmp_path / name)
     # A log may go to /dev/null.

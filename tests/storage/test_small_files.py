@@ -27,7 +27,7 @@ def lines(folder) -> list[dict]:
 
 
 @pytest.mark.parametrize("resume", [False, True])
-@pytest.mark.parametrize("name", ["config.yaml", "metrics.jsonl", "history.h5"])
+@pytest.mark.parametrize("name", ["config.yaml", "clients.csv", "metrics.jsonl", "history.h5"])
 def test_a_file_of_someone_else_stays(tmp_path, name, resume):
     """Such as the study's own config.yaml, beside which a run is started with --out . --resume auto."""
     (tmp_path / name).write_text("mine")

@@ -3,6 +3,14 @@ from __future__ import annotations
 
 FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.data.table_blocks:", r'r"\s*|Unnamed: \d+|', r'r"\s+|Unnamed: \d+|'),
+    ("fedmpi.data.client_table:format_client_table", "federation.all_counts", "federation.counts"),
+    ("fedmpi.data.client_table:format_client_table", "known[g] if known else g", "g"),
+    ("fedmpi.data.client_table:format_client_table", "len(counts))[:, 0] > 0", "len(counts)).sum(1) > 0"),
+    ("fedmpi.data.client_table:format_client_table", "i >= federation.clients", "i > federation.clients"),
+    ("fedmpi.data.client_table:format_client_table", "if federation.task is CLASSIFICATION", "if True"),
+    ("fedmpi.data.client_table:read_client_numbers", ', restval=""', ""),
+    ("fedmpi.data.client_table:read_client_numbers", "strict=True)]", "strict=False)]"),
+    ("fedmpi.data.client_table:read_client_numbers", "!= [str(i) for i in range(clients)]", "== []"),
     # sources
     ("fedmpi.data.public_datasets:Torchvision.fetch", "for part in (True, False)", "for part in (False, True)"),
     (
@@ -59,9 +67,9 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.data.samples:convert_labels", 'if task != "regression" and (', "if ("),
     ("fedmpi.data.sources:load_source", "check_samples(pool, where, task)", "check_samples(pool, where)"),
     ("fedmpi.data.sources:Arrays.load", '{path}", task)', '{path}")'),
-    ("fedmpi.data.federation:Federation.__init__", "len(self._all_counts) - len(self.new_clients)",
-     "len(self._all_counts)"),
-    ("fedmpi.data.federation:Federation.check", '"groups"] = self._all_groups', '"groups"] = self.groups'),
+    ("fedmpi.data.federation:Federation.__init__", "len(self.all_counts) - len(self.new_clients)",
+     "len(self.all_counts)"),
+    ("fedmpi.data.federation:Federation.check", '"groups"] = self.all_groups', '"groups"] = self.groups'),
     ("fedmpi.data.assignment:split_samples", "+ 1e-9", ""),
     ("fedmpi.data.assignment:split_samples", "max(1, int(edges[0]))", "int(edges[0])"),
     ("fedmpi.data.assignment:keep_given_split", "[part < train for part in parts]",
