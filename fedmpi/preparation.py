@@ -39,6 +39,7 @@ def prepare_run(parts: Parts, decision: Decision, progress: Progress, stop: Call
                 deadline: Deadline, on_round: RoundCallback = None) -> Run:
     """Make rank 0's Run, fresh or restored from the checkpoint; see Run for the arguments."""
     folder, federation = decision.folder, parts.federation
+    clients = format_client_table(federation)
     state = RunState(parts.shared, Groups(len(federation.sizes), federation.groups, federation.group_names),
                      own_code=decision.own_code)
     if decision.snapshot:
@@ -67,7 +68,7 @@ def prepare_run(parts: Parts, decision: Decision, progress: Progress, stop: Call
         progress.say(f"no checkpoint in {folder.path} yet: starting with round 1")
     folder.remove_result()
     folder.store_config(to_plain(parts.config))
-    folder.store_clients(format_client_table(federation))
+    folder.store_clients(clients)
     choose_engine(run, decision.snapshot)
     choose_convolutions(run, decision.snapshot)
     # sums in single precision depend on which clients a rank trains

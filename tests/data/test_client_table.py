@@ -9,9 +9,11 @@ import pytest
 
 import fedmpi
 from fedmpi.data.client_table import CLIENT_NUMBERS, format_client_table, read_client_numbers
+from fedmpi.data.federation import Federation
 from fedmpi.data.partitions import Dirichlet, FewShot, Pathological
 from fedmpi.errors import BadInput
 from fedmpi.task import REGRESSION
+from tests.data.test_damage import flip
 
 
 def read(text: str) -> dict[str, list[str]]:
@@ -103,3 +105,13 @@ def test_a_whole_one_is_read_and_none_is_no_error(tmp_path):
     path.write_text(GOOD)
     assert read_client_numbers(path, 2) == {"train_samples": [5, 4], "validation_samples": [0, 0],
                                             "test_samples": [2, 1]}
+
+
+def test_label_counts_that_are_damaged_end_a_start_before_it_touches_the_run(bench, tmp_path):
+    asked = f"data.cache={tmp_path}"
+    assert bench.lead("kept", asked, "rounds=1") == 0
+    path, = tmp_path.glob("*.h5")
+    flip(path, Federation(path).file.places["labels"].offset)
+    done = bench.run(2, "kept", asked, "rounds=2", "--resume", "auto")
+    assert done.returncode == 2 and "the checksum of row 0 of labels is wrong; delete it" in done.stderr
+    assert bench.result("kept")["rounds"] == 1

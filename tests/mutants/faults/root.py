@@ -111,6 +111,7 @@ FAULTS: list[tuple[str, str, str]] = [
     (ROSTER + "refuse_other_ranks", "world.size != planned", "world.size > planned"),
     ("fedmpi.assembly:accept_code", "if not accept:", "if False:"),
     (SETUP + "assemble_from_start", "    refuse_other_code(fingerprint_code(config), start[\"own_code\"])\n", ""),
+    ("fedmpi.preparation:prepare_run", "folder.store_clients(clients)", "folder.store_clients('')"),
     ("fedmpi.preparation:prepare_run", "[*before, *decision.accepted]", "decision.accepted"),
     ("fedmpi.session:explain_failure", "context.has_begun and context.round > 0", "False"),
     ("fedmpi.session:explain_failure", "own and not context.has_begun", "own")]
