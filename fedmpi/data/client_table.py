@@ -9,6 +9,7 @@ from fedmpi.data.federation import SAMPLE_PARTS, Federation
 from fedmpi.errors import BadInput
 from fedmpi.storage.seal import Flaw, open_regular
 from fedmpi.task import CLASSIFICATION
+from fedmpi.text import printable
 
 # The columns of numbers. `train_classes` counts the classes of a client's training samples.
 CLIENT_NUMBERS = (*(f"{part}_samples" for part in SAMPLE_PARTS), "train_classes")
@@ -22,7 +23,7 @@ def format_client_table(federation: Federation) -> str:
     counts, names = federation.all_counts, federation.names.get("client_names")
     columns: dict[str, list[object]] = {"client": [*range(len(counts))]}
     if names:
-        columns["name"] = names
+        columns["name"] = [printable(name) for name in names]
     if federation.all_groups is not None:
         known = federation.group_names
         columns["group"] = [known[g] if known else g for g in federation.all_groups.tolist()]
@@ -44,7 +45,8 @@ def read_client_numbers(path: Path, clients: int) -> dict[str, list[int]]:
     Raises BadInput if it is damaged, or has not this number of clients."""
     try:
         with open_regular(path) as file:
-            rows = [*csv.DictReader(io.StringIO(file.read().decode(), newline=""), restval="", strict=True)]
+            text = io.StringIO(file.read().decode(errors="replace"), newline="")
+        rows = [*csv.DictReader(text, restval="", strict=True)]
         found = {name: [int(row[name]) for row in rows] for name in CLIENT_NUMBERS if rows and name in rows[0]}
         if [row.get("client") for row in rows] != [str(i) for i in range(clients)]:
             raise Flaw(f"it does not list the clients 0 to {clients - 1}")

@@ -193,7 +193,7 @@ class RunFolder:
         """Write a small file of the folder again. Raises StorageError, or FedmpiError if the lock was lost."""
         self.check_lock()
         with atomic(self.path / name) as part:
-            part.write_text(text)
+            part.write_text(text, encoding="utf-8", errors="backslashreplace")
 
     def append_history(self, round: int, columns: dict[str, np.ndarray]) -> None:
         """Note the measures of a round, (N,) or (N, width) each, until `save_history`."""
