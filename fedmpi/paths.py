@@ -65,3 +65,8 @@ def shorten_path(path: object) -> str:
     """Return a path as text of at most 100 characters."""
     name = str(path)
     return name if len(name) <= 100 else f"{name[:60]}...{name[-37:]}"
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text in UTF-8, whatever the locale is, with escapes for bytes of names that are not text."""
+    path.write_text(text, encoding="utf-8", errors="backslashreplace")

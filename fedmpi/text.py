@@ -1,6 +1,7 @@
 """Text in columns, for terminals, pipes and logs alike: plain characters, wrapped to the width there is."""
 from __future__ import annotations
 
+import csv
 import io
 import re
 import shutil
@@ -46,6 +47,13 @@ def shorten_list(names: Iterable[object], most: int = 12) -> str:
     """Return at most so many names as text, and how many others there are."""
     listed = list(map(repr, names))
     return ", ".join(listed[:most]) + (f" and {len(listed) - most} others" if len(listed) > most else "")
+
+
+def format_csv(rows: Iterable[Iterable[object]]) -> str:
+    """Return rows as CSV, a line for each."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()
 
 
 def find_width() -> int:

@@ -9,10 +9,11 @@ from fedmpi.data.federation import SAMPLE_PARTS, Federation
 from fedmpi.errors import BadInput
 from fedmpi.storage.seal import Flaw, open_regular
 from fedmpi.task import CLASSIFICATION
-from fedmpi.text import printable
+from fedmpi.text import format_csv, printable
 
-# The columns of numbers. `train_classes` counts the classes of a client's training samples.
-CLIENT_NUMBERS = (*(f"{part}_samples" for part in SAMPLE_PARTS), "train_classes")
+# The columns of numbers: the samples of each part, and the classes of the training samples.
+SAMPLE_COLUMNS = tuple(f"{part}_samples" for part in SAMPLE_PARTS)
+CLIENT_NUMBERS = (*SAMPLE_COLUMNS, "train_classes")
 
 
 def format_client_table(federation: Federation) -> str:
@@ -27,16 +28,12 @@ def format_client_table(federation: Federation) -> str:
     if federation.all_groups is not None:
         known = federation.group_names
         columns["group"] = [known[g] if known else g for g in federation.all_groups.tolist()]
-    columns |= zip(CLIENT_NUMBERS, counts.T.tolist(), strict=False)
+    columns |= zip(SAMPLE_COLUMNS, counts.T.tolist(), strict=True)
     if federation.task is CLASSIFICATION:
-        columns["train_classes"] = (federation.file.rows("labels", 0, len(counts))[:, 0] > 0).sum(1).tolist()
+        columns["train_classes"] = (federation.read_all_label_counts()[:, 0] > 0).sum(1).tolist()
     if federation.new_clients:
         columns["new_client"] = [int(i >= federation.clients) for i in range(len(counts))]
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(zip(*columns.values(), strict=True))
-    return text.getvalue()
+    return format_csv([columns, *zip(*columns.values(), strict=True)])
 
 
 def read_client_numbers(path: Path, clients: int) -> dict[str, list[int]]:
@@ -47,11 +44,10 @@ def read_client_numbers(path: Path, clients: int) -> dict[str, list[int]]:
         with open_regular(path) as file:
             text = io.StringIO(file.read().decode(errors="replace"), newline="")
         rows = [*csv.DictReader(text, restval="", strict=True)]
-        found = {name: [int(row[name]) for row in rows] for name in CLIENT_NUMBERS if rows and name in rows[0]}
         if [row.get("client") for row in rows] != [str(i) for i in range(clients)]:
             raise Flaw(f"it does not list the clients 0 to {clients - 1}")
+        return {name: [int(row[name]) for row in rows] for name in CLIENT_NUMBERS if name in rows[0]}
     except FileNotFoundError:
         return {}
     except (Flaw, OSError, csv.Error, ValueError) as error:
         raise BadInput(f"{path}: {error}; remove it, then tables of clients lack what it said") from None
-    return found

@@ -114,7 +114,11 @@ class Federation:
     @cached_property
     def label_counts(self) -> np.ndarray:
         """Return the samples per client, part and class, (N, 3, C); bins of equally many targets serve as classes."""
-        return self.file.rows("labels", 0, self.clients)
+        return self.read_all_label_counts()[:self.clients]
+
+    def read_all_label_counts(self) -> np.ndarray:
+        """Read the label counts of all clients, the new ones included. Raises BadInput if a checksum is wrong."""
+        return self.file.rows("labels", 0, len(self.all_counts))
 
     def client(self, i: int) -> Samples:
         """Read the samples of client i and nothing else. Raises BadInput unless their checksums are right."""
@@ -135,7 +139,7 @@ class Federation:
         with seal.refuse_damage(self.path, FEDERATION_KIND):
             if compute_fingerprint((self.edges[-1], *self.shape), self.dtype, pieces, small) != self.fingerprint:
                 raise seal.Flaw("its fingerprint is not that of its contents")
-            self.file.rows("labels", 0, everybody)
+            self.read_all_label_counts()
 
 
 def open_federation(path: Path) -> SealedFile | FirstFormat:

@@ -278,7 +278,7 @@ def write_day(paths: list[Path], to: Path) -> Path:
         raise BadInput(f"{others[0]} is not a {gpu_day.BOOK_NAME}, and runs have no table together with a day with a "
                        "GPU; give them to a report of their own")
     # It loads Matplotlib, which the command `table` of benchmarks/gpu_day.py does without.
-    from fedmpi.report.write import write_text
+    from fedmpi.paths import write_text
     book = read_days(paths)
     with report_failed_writes(to):
         to.mkdir(parents=True, exist_ok=True)

@@ -1,9 +1,7 @@
 """Results as a table, in Markdown and CSV: mean and spread over seeds, with the published numbers beside them."""
 from __future__ import annotations
 
-import csv
 import difflib
-import io
 import statistics
 from typing import NamedTuple
 
@@ -17,6 +15,7 @@ from fedmpi.report.escapes import escape_markdown
 from fedmpi.report.length import LENGTH_EXPLAINED, Length, find_length, show_length
 from fedmpi.report.measure_names import BETTER, COSTS, ERRORS, find_factor, is_named
 from fedmpi.report.results import Results
+from fedmpi.text import format_csv
 
 PERCENT_FORM, ERROR_FORM = ".2f", ".4g"
 # significant digits of a mean
@@ -270,13 +269,11 @@ def steps_to_markdown(table: Table) -> str:
 
 def to_csv(table: Table) -> str:
     """Return one line per row and column."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["row", "column", "mean", "std", "seeds", "published", "published_std", "steps",
-                     *(f"steps_{kind}" for kind in KINDS), "rounds", "published_rounds"])
+    lines: list[list[object]] = [["row", "column", "mean", "std", "seeds", "published", "published_std", "steps",
+                                  *(f"steps_{kind}" for kind in KINDS), "rounds", "published_rounds"]]
     for (row, column), cell in table.cells.items():
         published = ["" if value is None else value for value in cell.published or (None, None)]
         length = ["", ""] if cell.length is None else [steps.format_for_csv(cell.length.made), cell.length.published]
-        writer.writerow([row, column, *map(steps.format_for_csv, (cell.mean, cell.spread)), len(cell.values),
-                         *published, *steps.list_csv_steps(cell.steps), *length])
-    return text.getvalue()
+        lines.append([row, column, *map(steps.format_for_csv, (cell.mean, cell.spread)), len(cell.values),
+                      *published, *steps.list_csv_steps(cell.steps), *length])
+    return format_csv(lines)

@@ -12,6 +12,7 @@ from fedmpi import __version__
 from fedmpi.commands.planned_steps import steps_to_text
 from fedmpi.json_values import JsonObject
 from fedmpi.own_code.changes import list_code_differences
+from fedmpi.paths import write_text
 from fedmpi.report import figures, latex, significance, tables
 from fedmpi.report.escapes import escape_markdown
 from fedmpi.report.figures.style import FIGURE_WIDTH_IN, FORMS, FORMS_FOR_PRINT, render
@@ -86,11 +87,6 @@ def write_pages(results: Results, found: list[Described], comparisons: list[sign
                + (f"{tests}\n" if tests else "") + remarks
                + "".join(f"![{one.name}]({one.name}.png)\n" for one in shown))
     write_text(to / PAGE, render_page(results, found, comparisons, shown))
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a text in UTF-8, whatever the locale is, with escapes for bytes of paths that are not text."""
-    path.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 def render_page(results: Results, found: list[Described], comparisons: list[significance.Comparison],

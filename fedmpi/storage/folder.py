@@ -23,7 +23,7 @@ import yaml
 
 from fedmpi.errors import BadInput, FedmpiError, StorageError
 from fedmpi.json_values import JsonObject
-from fedmpi.paths import shorten_path
+from fedmpi.paths import shorten_path, write_text
 from fedmpi.storage.atomic import atomic, describe_reason, report_failed_writes
 from fedmpi.storage.background import BackgroundWrite
 from fedmpi.storage.checkpoint import list_checkpoints, parse_round
@@ -193,7 +193,7 @@ class RunFolder:
         """Write a small file of the folder again. Raises StorageError, or FedmpiError if the lock was lost."""
         self.check_lock()
         with atomic(self.path / name) as part:
-            part.write_text(text, encoding="utf-8", errors="backslashreplace")
+            write_text(part, text)
 
     def append_history(self, round: int, columns: dict[str, np.ndarray]) -> None:
         """Note the measures of a round, (N,) or (N, width) each, until `save_history`."""

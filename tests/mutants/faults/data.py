@@ -5,7 +5,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.data.table_blocks:", r'r"\s*|Unnamed: \d+|', r'r"\s+|Unnamed: \d+|'),
     ("fedmpi.data.client_table:format_client_table", "federation.all_counts", "federation.counts"),
     ("fedmpi.data.client_table:format_client_table", "known[g] if known else g", "g"),
-    ("fedmpi.data.client_table:format_client_table", "len(counts))[:, 0] > 0", "len(counts)).sum(1) > 0"),
+    ("fedmpi.data.client_table:format_client_table", "counts()[:, 0] > 0", "counts().sum(1) > 0"),
     ("fedmpi.data.client_table:format_client_table", "i >= federation.clients", "i > federation.clients"),
     ("fedmpi.data.client_table:format_client_table", "if federation.task is CLASSIFICATION", "if True"),
     ("fedmpi.data.client_table:read_client_numbers", ', restval=""', ""),
