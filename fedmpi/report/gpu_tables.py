@@ -8,6 +8,7 @@ from typing import NamedTuple, TypeVar
 
 from fedmpi.errors import BadInput
 from fedmpi.json_values import JsonObject
+from fedmpi.paths import write_text
 from fedmpi.report import gpu_day
 from fedmpi.report.escapes import escape_markdown
 from fedmpi.storage.atomic import report_failed_writes
@@ -277,8 +278,6 @@ def write_day(paths: list[Path], to: Path) -> Path:
     if others := [path for path in paths if not gpu_day.is_book(path)]:
         raise BadInput(f"{others[0]} is not a {gpu_day.BOOK_NAME}, and runs have no table together with a day with a "
                        "GPU; give them to a report of their own")
-    # It loads Matplotlib, which the command `table` of benchmarks/gpu_day.py does without.
-    from fedmpi.paths import write_text
     book = read_days(paths)
     with report_failed_writes(to):
         to.mkdir(parents=True, exist_ok=True)
