@@ -159,6 +159,15 @@ def test_the_image_of_assignments_is_the_history(results):
     assert clusters.find_column_edges(np.array([0, 2])).tolist() == [-.5, .5, 2.5]
 
 
+def test_lines_stand_between_the_planted_groups():
+    """In the order of groups 0, 0, 1, 2, 2 they change after two and after three clients."""
+    history = {"round": np.array([1]), "cluster": np.array([[1, 0, 1, 0, 1]])}
+    federation = SimpleNamespace(groups=np.array([2, 0, 1, 2, 0]))
+    axes = clusters.draw_assignments(SimpleNamespace(history=history, federation=federation, name="x")).axes[0]
+    assert [line.get_ydata()[0] for line in axes.get_lines()] == [2, 2, 3, 3]
+    assert axes.collections[0].get_array().ravel().tolist() == [0, 1, 1, 0, 1]
+
+
 def test_a_single_cluster_is_an_image_too():
     history = {"round": np.array([1, 2]), "cluster": np.array([[-1, 0], [0, 0]])}
     run = SimpleNamespace(history=history, federation=None, name="x")

@@ -207,6 +207,12 @@ def test_settings_of_the_last_bits_name_the_setting_and_both_values():
                         "the digest" for key, before, now in changes]
 
 
+def test_a_section_that_lost_or_gained_all_its_settings_is_another():
+    """It has a name of its own in the comparison, for no setting of it is left to compare."""
+    found = checkpoint.find_other_settings({"model": {"name": "mine", "options": {}}}, {"model": {"name": "mine"}})
+    assert found == {"model.options": [{}, "(not set)"]}
+
+
 def test_nested_settings_by_dotted_path():
     settings = {"a": {"b": {"c": 1}, "d": {}}, "e": [2]}
     assert flatten_settings(settings, keep_empty=True) == {"a.b.c": 1, "a.d": {}, "e": [2]}
