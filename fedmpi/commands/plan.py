@@ -89,12 +89,14 @@ def make_plan(config_path: str | Mapping[str, object], overrides: Sequence[str] 
     made = plan_stages(case)
     per_rank = [describe_hosting(case, rank, hosts, rehearsal.counted) for rank,
                 hosts in enumerate(list_hosted_clients(case, ranks))]
+    counts = federation.counts
+    extremes = {part: [low, high] for part, low, high in zip(SAMPLE_PARTS, counts.min(0).tolist(),
+                                                             counts.max(0).tolist(), strict=True)}
     return {"method": method.title, "settings": format_settings(method), "model": find_name(config.model),
             "model_settings": format_settings(config.model), "parameters": method.model.size,
             "head_parameters": method.model.head.size, "data": config.data.name, "federation": str(federation.path),
-            "clients": federation.clients, "samples": dict(zip(SAMPLE_PARTS, federation.counts.sum(0).tolist(),
-                                                               strict=True)),
-            "train_samples": [int(federation.sizes.min()), int(federation.sizes.max())], "rounds": config.rounds,
+            "clients": federation.clients, "samples": dict(zip(SAMPLE_PARTS, counts.sum(0).tolist(), strict=True)),
+            "train_samples": extremes["train"], "rounds": config.rounds,
             "participants": list(find_participant_range(case)), "participation": plan_participation(case),
             "batch": config.train.batch,
             "steps_per_round": count_expected_batches(case, federation.sizes), "patience": config.stop
@@ -103,7 +105,8 @@ def make_plan(config_path: str | Mapping[str, object], overrides: Sequence[str] 
             "short_batches": find_short_batches(case),
             "mib_per_client_round": (down + up) / MIB, "mib_down": down / MIB, "mib_up": up / MIB,
             "bytes_per_round": rehearsal.totals(), "reduce": config.server.reduce,
-            "evaluation": {"every": config.evaluate.every, "on": config.evaluate.on, "parts": list(config.judged_on)},
+            "evaluation": {"every": config.evaluate.every, "on": config.evaluate.on, "parts": list(config.judged_on),
+                           "samples_per_client": [extremes[part] for part in config.judged_on]},
             "checkpoint": {"every": config.checkpoint.every, "mib": count_checkpoint_bytes(case) / MIB},
             "engine": config.engine, "engine_on_cpu": case.engine, "device": config.device, "threads": config.threads,
             "movable": not case.mine and method.message_template() is None, "ranks": ranks,

@@ -106,10 +106,13 @@ def format_mib(nbytes: int) -> str:
 
 
 def describe_evaluation(p: JsonObject) -> str:
-    """Say how often and on which samples clients are evaluated, and whether the run may end early."""
-    parts = " and ".join(f"{p['samples'][part]:,} {part}" for part in p["evaluation"]["parts"])
+    """Say how often and on which samples clients are evaluated, the least and the most of a client, and whether the run
+    may end early."""
+    evaluation = p["evaluation"]
+    parts = " and ".join(f"{p['samples'][part]:,} {part} samples ({low}-{high} per client)" for part, (low, high)
+                         in zip(evaluation["parts"], evaluation["samples_per_client"], strict=True))
     ends = f"; the run ends when {p['patience']} rounds bring nothing better on validation" if p["patience"] else ""
-    return f"{describe_interval(p['evaluation']['every'])}: all clients, {parts} samples{ends}"
+    return f"{describe_interval(evaluation['every'])}: all clients, {parts}{ends}"
 
 
 def describe_engine(p: JsonObject) -> str:

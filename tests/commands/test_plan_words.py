@@ -22,7 +22,8 @@ PLAN = {"method": "FedX", "settings": "mu=1", "model": "mlp", "model_settings": 
         "bytes_per_round": {"broadcast": 2**20, "deliver": 0, "reduce": 2**19, "gather": 2**18, "exchange": 0,
                             "failure": None},
         "reduce": "exact", "short_batches": None,
-        "evaluation": {"every": 2, "on": "test", "parts": ["test"]}, "patience": None, "engine": "auto",
+        "evaluation": {"every": 2, "on": "test", "parts": ["test"], "samples_per_client": [[1, 20]]},
+        "patience": None, "engine": "auto",
         "checkpoint": {"every": 0, "mib": 12.345}, "engine_on_cpu": "vmap", "device": "cpu", "threads": 2,
         "movable": False, "per_rank": RANKS}
 TABLE = """method      FedX mu=1
@@ -36,7 +37,7 @@ judging 7.2)
 bytes       0.500 MiB per client and round: 0.375 down, 0.125 up
 on the wire per round, to each rank 1.000 MiB by broadcast; back from each 0.500 MiB by reduce (int64), and 0.250 MiB \
 in all client by client
-evaluation  every 2 rounds: all clients, 260 test samples
+evaluation  every 2 rounds: all clients, 260 test samples (1-20 per client)
 checkpoint  at the end: 12.3 MiB
 engine      auto (vmap on a CPU), device cpu, 2 threads a rank"""
 ROWS = ["0 server 0 0 0 1.23", "1 worker 13 1,234 30 2.50 0 1 2 3 4 5 6 7 8 9 10 11 and 1 more",
@@ -71,8 +72,9 @@ def test_the_whole_table():
     ({"reduce": "float32"}, "back from each 0.500 MiB by reduce (float32)"), ({"ranks": 1}, "nothing: one rank"),
     ({"bytes_per_round": {"broadcast": 0, "deliver": 0, "reduce": None, "gather": None, "failure": "E: x"}},
      "to each rank 0.000 MiB by broadcast; back: not known, the server cannot be rehearsed (E: x)"),
-    ({"evaluation": {"every": 1, "parts": ["test", "train"]}, "patience": 5}, "every round: all clients, 260 test and "
-     "1,300 train samples; the run ends when 5 rounds bring nothing better on validation"),
+    ({"evaluation": {"every": 1, "parts": ["test", "train"], "samples_per_client": [[0, 20], [3, 99]]}, "patience": 5},
+     "every round: all clients, 260 test samples (0-20 per client) and 1,300 train samples (3-99 per client); the run "
+     "ends when 5 rounds bring nothing better on validation"),
     ({"engine": "loop", "threads": 1}, "engine loop, device cpu, 1 thread a rank"), ({"settings": ""}, "method FedX"),
     ({"checkpoint": {"every": 5, "mib": .5}}, "checkpoint every 5 rounds: 0.5 MiB"),
     ({"short_batches": {"clients": 9, "samples": 2}}, "last batch 9 of 15 clients end every epoch with a step on at "
