@@ -32,7 +32,7 @@ from fedmpi.settings import list_setting_names
 from fedmpi.slurm.deadline import Deadline
 from fedmpi.storage import checkpoint
 from fedmpi.storage.checkpoint import Snapshot
-from fedmpi.text import format_spans, shorten_list
+from fedmpi.text import format_range, format_spans, shorten_list
 
 
 def prepare_run(parts: Parts, decision: Decision, progress: Progress, stop: Callable[[], bool],
@@ -176,11 +176,6 @@ def describe_newcomers(parts: Parts) -> str:
 def format_time(moment: float) -> str:
     """Return a moment (seconds since 1970) as local date and time."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment))
-
-
-def format_range(counts: np.ndarray) -> str:
-    """Return the range of some numbers: "3" or "3-7"."""
-    return f"{counts.min()}" if counts.min() == counts.max() else f"{counts.min()}-{counts.max()}"
 
 
 def format_settings(method: Method) -> str:

@@ -7,7 +7,7 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from itertools import groupby
 
@@ -98,6 +98,12 @@ def format_spans(numbers: list[int]) -> str:
     """Write ascending numbers as 0-3 5 7-8."""
     runs = [list(run) for _, run in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0])]
     return " ".join(f"{run[0][1]}-{run[-1][1]}" if len(run) > 1 else str(run[0][1]) for run in runs)
+
+
+def format_range(numbers: Collection[int]) -> str:
+    """Write the least and the most of some numbers as 3-7, or as 3 if they are equal."""
+    low, high = min(numbers), max(numbers)
+    return f"{low}" if low == high else f"{low}-{high}"
 
 
 def format_duration(seconds: float) -> str:

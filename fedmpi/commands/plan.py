@@ -90,8 +90,7 @@ def make_plan(config_path: str | Mapping[str, object], overrides: Sequence[str] 
     per_rank = [describe_hosting(case, rank, hosts, rehearsal.counted) for rank,
                 hosts in enumerate(list_hosted_clients(case, ranks))]
     counts = federation.counts
-    extremes = {part: [low, high] for part, low, high in zip(SAMPLE_PARTS, counts.min(0).tolist(),
-                                                             counts.max(0).tolist(), strict=True)}
+    extremes = dict(zip(SAMPLE_PARTS, np.stack([counts.min(0), counts.max(0)], 1).tolist(), strict=True))
     return {"method": method.title, "settings": format_settings(method), "model": find_name(config.model),
             "model_settings": format_settings(config.model), "parameters": method.model.size,
             "head_parameters": method.model.head.size, "data": config.data.name, "federation": str(federation.path),
@@ -106,7 +105,7 @@ def make_plan(config_path: str | Mapping[str, object], overrides: Sequence[str] 
             "mib_per_client_round": (down + up) / MIB, "mib_down": down / MIB, "mib_up": up / MIB,
             "bytes_per_round": rehearsal.totals(), "reduce": config.server.reduce,
             "evaluation": {"every": config.evaluate.every, "on": config.evaluate.on, "parts": list(config.judged_on),
-                           "samples_per_client": [extremes[part] for part in config.judged_on]},
+                           "samples_per_client": {part: extremes[part] for part in config.judged_on}},
             "checkpoint": {"every": config.checkpoint.every, "mib": count_checkpoint_bytes(case) / MIB},
             "engine": config.engine, "engine_on_cpu": case.engine, "device": config.device, "threads": config.threads,
             "movable": not case.mine and method.message_template() is None, "ranks": ranks,

@@ -6,7 +6,7 @@ import numpy as np
 from fedmpi.commands.planned_steps import describe_planned_steps
 from fedmpi.commands.planned_time import describe_condition, describe_participation, describe_simulated_time
 from fedmpi.json_values import JsonObject
-from fedmpi.text import MIB, format_columns, format_pairs
+from fedmpi.text import MIB, format_columns, format_pairs, format_range
 
 # the table shows so many ranks one by one
 RANKS_SHOWN = 16
@@ -54,11 +54,9 @@ def describe_data(p: JsonObject) -> str:
 
 def describe_rounds(p: JsonObject) -> str:
     """Say how many rounds, participants and batches there are."""
-    low, high = p["participants"]
-    who = f"{low}" if low == high else f"{low}-{high}"
-    expected = "" if low == p["clients"] else "about "
-    return (f"{p['rounds']}, each with {who} of {p['clients']} clients; local training draws {expected}"
-            f"{p['steps_per_round']:,} batches of up to {p['batch']} samples a round")
+    expected = "" if p["participants"][0] == p["clients"] else "about "
+    return (f"{p['rounds']}, each with {format_range(p['participants'])} of {p['clients']} clients; local training "
+            f"draws {expected}{p['steps_per_round']:,} batches of up to {p['batch']} samples a round")
 
 
 def list_short_batches(p: JsonObject) -> list[tuple[str, str]]:
@@ -109,8 +107,8 @@ def describe_evaluation(p: JsonObject) -> str:
     """Say how often and on which samples clients are evaluated, the least and the most of a client, and whether the run
     may end early."""
     evaluation = p["evaluation"]
-    parts = " and ".join(f"{p['samples'][part]:,} {part} samples ({low}-{high} per client)" for part, (low, high)
-                         in zip(evaluation["parts"], evaluation["samples_per_client"], strict=True))
+    parts = " and ".join(f"{p['samples'][part]:,} {part} samples ({format_range(low_and_high)} per client)"
+                         for part, low_and_high in evaluation["samples_per_client"].items())
     ends = f"; the run ends when {p['patience']} rounds bring nothing better on validation" if p["patience"] else ""
     return f"{describe_interval(evaluation['every'])}: all clients, {parts}{ends}"
 

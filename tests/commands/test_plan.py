@@ -145,13 +145,17 @@ def test_values_of_the_configuration(planned):
     assert list(p["samples"]) == ["train", "validation", "test"] and p["samples"]["train"] > p["samples"]["test"]
     sizes = Federation(p["federation"]).sizes
     assert p["train_samples"] == [min(sizes), max(sizes)] and p["samples"]["train"] == sum(sizes)
-    p = planned("data.split=[0.5, 0.3, 0.2]")
-    counts = Federation(p["federation"]).counts
-    assert p["evaluation"]["parts"] == ["test", "validation"]
-    assert p["evaluation"]["samples_per_client"] == [[min(part), max(part)] for part in counts.T[:0:-1].tolist()]
     assert p["mib_up"] * MIB == 4 * SIZE and p["mib_down"] * MIB == 4 * (SIZE + 3 * HEAD)
     assert (p["device"], p["threads"], p["movable"], p["reduce"]) == ("auto", 1, False, "exact")
     assert p["server_memory_mib"] == p["per_rank"][0]["memory_mib"]
+
+
+def test_the_samples_that_a_client_is_evaluated_on(planned):
+    p = planned("data.split=[0.5, 0.3, 0.2]")
+    _, validation, test = Federation(p["federation"]).counts.T.tolist()
+    assert p["evaluation"]["parts"] == ["test", "validation"]
+    assert p["evaluation"]["samples_per_client"] == {"test": [min(test), max(test)],
+                                                     "validation": [min(validation), max(validation)]}
 
 
 @pytest.mark.parametrize("asked, chosen, words", [

@@ -22,7 +22,7 @@ PLAN = {"method": "FedX", "settings": "mu=1", "model": "mlp", "model_settings": 
         "bytes_per_round": {"broadcast": 2**20, "deliver": 0, "reduce": 2**19, "gather": 2**18, "exchange": 0,
                             "failure": None},
         "reduce": "exact", "short_batches": None,
-        "evaluation": {"every": 2, "on": "test", "parts": ["test"], "samples_per_client": [[1, 20]]},
+        "evaluation": {"every": 2, "on": "test", "parts": ["test"], "samples_per_client": {"test": [1, 20]}},
         "patience": None, "engine": "auto",
         "checkpoint": {"every": 0, "mib": 12.345}, "engine_on_cpu": "vmap", "device": "cpu", "threads": 2,
         "movable": False, "per_rank": RANKS}
@@ -72,9 +72,10 @@ def test_the_whole_table():
     ({"reduce": "float32"}, "back from each 0.500 MiB by reduce (float32)"), ({"ranks": 1}, "nothing: one rank"),
     ({"bytes_per_round": {"broadcast": 0, "deliver": 0, "reduce": None, "gather": None, "failure": "E: x"}},
      "to each rank 0.000 MiB by broadcast; back: not known, the server cannot be rehearsed (E: x)"),
-    ({"evaluation": {"every": 1, "parts": ["test", "train"], "samples_per_client": [[0, 20], [3, 99]]}, "patience": 5},
+    ({"evaluation": {"every": 1, "samples_per_client": {"test": [0, 20], "train": [3, 99]}}, "patience": 5},
      "every round: all clients, 260 test samples (0-20 per client) and 1,300 train samples (3-99 per client); the run "
      "ends when 5 rounds bring nothing better on validation"),
+    ({"evaluation": {"every": 1, "samples_per_client": {"test": [26, 26]}}}, "260 test samples (26 per client)"),
     ({"engine": "loop", "threads": 1}, "engine loop, device cpu, 1 thread a rank"), ({"settings": ""}, "method FedX"),
     ({"checkpoint": {"every": 5, "mib": .5}}, "checkpoint every 5 rounds: 0.5 MiB"),
     ({"short_batches": {"clients": 9, "samples": 2}}, "last batch 9 of 15 clients end every epoch with a step on at "

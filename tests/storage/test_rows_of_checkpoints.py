@@ -207,8 +207,8 @@ def test_settings_of_the_last_bits_name_the_setting_and_both_values():
                         "the digest" for key, before, now in changes]
 
 
-def test_a_section_that_lost_or_gained_all_its_settings_is_another():
-    """It has a name of its own in the comparison, for no setting of it is left to compare."""
+def test_an_empty_section_is_not_the_same_as_none():
+    """Neither has a setting, so the section itself is compared."""
     found = checkpoint.find_other_settings({"model": {"name": "mine", "options": {}}}, {"model": {"name": "mine"}})
     assert found == {"model.options": [{}, "(not set)"]}
 
