@@ -47,9 +47,9 @@ def describe_model(p: JsonObject) -> str:
 
 def describe_data(p: JsonObject) -> str:
     """Say how many samples there are, and the least and the most to train on per client."""
-    low, high = p["train_samples"]
     parts = ", ".join(f"{n:,} {part}" for part, n in p["samples"].items() if n)
-    return f"{p['data']}, {p['clients']} clients: samples {parts}; {low}-{high} to train on per client"
+    return (f"{p['data']}, {p['clients']} clients: samples {parts}; {format_range(p['train_samples'])} to train on "
+            "per client")
 
 
 def describe_rounds(p: JsonObject) -> str:

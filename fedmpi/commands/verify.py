@@ -30,7 +30,7 @@ from fedmpi.paths import expand_user
 from fedmpi.progress import write_stdout
 from fedmpi.ranks import gather_objects, read_package_version
 from fedmpi.session import RunRequest, lead_command, run_on_all_ranks, serve_as_worker, share_text
-from fedmpi.storage.atomic import describe_reason, report_failed_writes
+from fedmpi.storage.atomic import atomic, describe_reason
 from fedmpi.text import format_columns, format_pairs, format_spans
 
 TABLE = Path(__file__).with_name("published_hashes.yaml")
@@ -94,7 +94,8 @@ def verify_machine(world: Transport, folder: str, add: bool = False) -> int:
         found = {name: judge_run(table, here, name, run) for name, run in ended.items()}
         write_stdout(f"{show_hashes(here, ended, found)}\n")
         steady = again == next(iter(ended.values()))
-        write_stdout(f"{summarise_verdicts(found, steady, next(iter(RUNS)), again.digest)}\n")
+        stale = find_stale(table, here, ended)
+        write_stdout(f"{summarise_verdicts(found, steady, next(iter(RUNS)), again.digest, stale)}\n")
         code = errors.FAILED if not steady or any(v.startswith(WRONG) for v in found.values()) else errors.FINISHED
         if add:
             write_stdout(publish(here, ended, table, steady))
@@ -186,6 +187,12 @@ def find_published(table: list[JsonObject], here: JsonObject) -> dict[str, str]:
     return next((row["hashes"] for row in table if row["environment"] == here), {})
 
 
+def find_stale(table: list[JsonObject], here: JsonObject, ended: dict[str, FinalValues]) -> list[str]:
+    """Return the runs that are published with another hash for this very environment."""
+    published = find_published(table, here)
+    return [name for name, run in ended.items() if published.get(name, run.digest) != run.digest]
+
+
 def judge_run(table: list[JsonObject], here: JsonObject, name: str, run: FinalValues) -> str:
     """Say what is thought of a run: its hash is published for some environment, or its loss is, within rounding."""
     rows = [row for row in table if row["environment"]["fedmpi"] == here["fedmpi"] and name in row["hashes"]]
@@ -210,8 +217,8 @@ def show_hashes(here: JsonObject, ended: dict[str, FinalValues], found: dict[str
     return f"{format_pairs([*here.items()])}\n\n{format_columns(['run', 'hash', 'verdict'], lines)}\n"
 
 
-def summarise_verdicts(found: dict[str, str], steady: bool, name: str, again: str) -> str:
-    """Say in a sentence what the verdicts mean."""
+def summarise_verdicts(found: dict[str, str], steady: bool, name: str, again: str, stale: list[str]) -> str:
+    """Say in a sentence what the verdicts mean, of which the `stale` are published otherwise for this environment."""
     if not steady:
         return (f"{name} gave another hash when it was repeated, {again}: this machine does not compute alike twice; "
                 "look at its memory, its clock and its libraries before you trust any run")
@@ -222,6 +229,11 @@ def summarise_verdicts(found: dict[str, str], steady: bool, name: str, again: st
     if count[UNKNOWN]:
         return (f"{count[UNKNOWN]} of {len(found)} runs are not published for this version of fedmpi; {name}, the one "
                 "that was repeated, gave the same hash. fedmpi verify --add publishes them")
+    if count[CLOSE] and stale:
+        return (f"{count[CLOSE]} of {len(found)} hashes are new, and their losses agree within rounding; but this "
+                f"very environment is published with other hashes of {', '.join(stale)}: fedmpi has changed what is "
+                "kept of these runs since then, or this machine adds up in another order than its like. fedmpi verify "
+                "--add puts the new hashes in their place")
     if count[CLOSE]:
         return (f"{count[CLOSE]} of {len(found)} hashes are new, and their losses agree within rounding: this machine "
                 "is fine, its processor or libraries add up in another order than those of the published hashes. "
@@ -230,8 +242,10 @@ def summarise_verdicts(found: dict[str, str], steady: bool, name: str, again: st
 
 
 def publish(here: JsonObject, ended: dict[str, FinalValues], table: list[JsonObject], steady: bool) -> str:
-    """Append a row to the table of a checkout, or return it as text to contribute if this is an installation."""
-    if find_published(table, here):
+    """Append a row to the table of a checkout, in place of an older one of this environment, or return it as text to
+    contribute if this is an installation."""
+    stale = find_stale(table, here, ended)
+    if find_published(table, here).keys() >= ended.keys() and not stale:
         return "this environment is in the table already\n"
     if not steady:
         raise FedmpiError("hashes that do not repeat are not published")
@@ -241,6 +255,9 @@ def publish(here: JsonObject, ended: dict[str, FinalValues], table: list[JsonObj
     checkout = TABLE.parents[2]
     if not ((checkout / "setup.cfg").exists() and os.access(TABLE, os.W_OK)):
         return f"add these lines to fedmpi/commands/{TABLE.name} of the source, and send them:\n{row}"
-    with report_failed_writes(TABLE), open(TABLE, "a") as file:
-        file.write(row)
-    return f"added to {TABLE}\n"
+    # Rows begin with a dash at the left; what stands before the first is a comment.
+    comment, *rows = re.split(r"(?m)^(?=- )", read_yaml(TABLE))
+    kept = [text for text in rows if parse_yaml(text)[0]["environment"] != here]
+    with atomic(TABLE) as part:
+        part.write_text("".join([comment, *kept, row]), encoding="utf-8")
+    return f"added to {TABLE}" + f", in place of a row with other hashes of {', '.join(stale)}" * bool(stale) + "\n"

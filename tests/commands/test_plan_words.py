@@ -69,6 +69,7 @@ def test_the_whole_table():
     ({"uncounted_steps": "those of luck"}, "judging 7.2); not counted: those of luck"),
     ({"participants": [15, 15]}, "7, each with 15 of 15 clients; local training draws 1,040 batches of up to 10"),
     ({"participants": [5, 5]}, "7, each with 5 of 15 clients; local training draws about 1,040 batches"),
+    ({"train_samples": [9, 9]}, "260 test; 9 to train on per client"),
     ({"reduce": "float32"}, "back from each 0.500 MiB by reduce (float32)"), ({"ranks": 1}, "nothing: one rank"),
     ({"bytes_per_round": {"broadcast": 0, "deliver": 0, "reduce": None, "gather": None, "failure": "E: x"}},
      "to each rank 0.000 MiB by broadcast; back: not known, the server cannot be rehearsed (E: x)"),
