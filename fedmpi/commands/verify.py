@@ -260,4 +260,5 @@ def publish(here: JsonObject, ended: dict[str, FinalValues], table: list[JsonObj
     kept = [text for text in rows if parse_yaml(text)[0]["environment"] != here]
     with atomic(TABLE) as part:
         part.write_text("".join([comment, *kept, row]), encoding="utf-8")
-    return f"added to {TABLE}" + f", in place of a row with other hashes of {', '.join(stale)}" * bool(stale) + "\n"
+    replaced = f", in place of a row with other hashes of {', '.join(stale)}" if stale else ""
+    return f"added to {TABLE}{replaced}\n"
