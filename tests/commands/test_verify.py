@@ -146,6 +146,7 @@ def test_a_machine_that_does_not_repeat_itself_is_found_out(tmp_path, table, qui
 
 def test_rows_are_added_once(tmp_path, table, quickly, capsys):
     assert verify.verify_machine(Solo(), str(tmp_path), add=True) == 0
+    assert f"added to {table}\n" in capsys.readouterr().out
     assert verify.read_published_hashes() == [{"environment": verify.describe_environment(), "hashes": HASHES,
                                                "losses": LOSSES}]
     assert verify.verify_machine(Solo(), str(tmp_path), add=True) == 0
