@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedmpi import __version__
+from fedmpi.comm.launcher import list_cores
 from fedmpi.comm.transport import Transport
 from fedmpi.errors import BadInput
 from fedmpi.json_values import Json, JsonObject
@@ -93,8 +94,7 @@ def describe_place(world: Transport, device: torch.device, hosts: bool) -> JsonO
         device: where this rank trains or judges clients.
         hosts: this rank hosts clients."""
     import torch
-    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
-    here = {"host": world.host, "device": str(device), "cores": cores, "threads": torch.get_num_threads(),
+    here = {"host": world.host, "device": str(device), "cores": list_cores(), "threads": torch.get_num_threads(),
             "hosts": hosts, "gpu": None}
     if device.type == "cuda":
         properties = torch.cuda.get_device_properties(device)

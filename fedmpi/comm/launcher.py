@@ -24,12 +24,17 @@ def reports_refusal() -> bool:
     return next((rank for rank in ranks if rank is not None), 0) == 0
 
 
+def list_cores() -> list[int]:
+    """Return the cores that this process may run on; where the system does not tell, as on macOS, all cores."""
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+
+
 def shares_cores() -> bool:
     """Tell whether this node has more ranks than cores for them, as far as the launcher's variables say."""
     told = (read_number(os.environ, "MPI_LOCALNRANKS"), read_number(os.environ, "OMPI_COMM_WORLD_LOCAL_SIZE"),
             SlurmJob.from_env().ranks_per_node)
     local = next((ranks for ranks in told if ranks is not None), 1)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = len(list_cores())
     # A rank that is bound to a core of its own shares nothing.
     bound = cores == 1 and (os.cpu_count() or 1) > 1
     return local > cores and not bound

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from fedmpi import __version__, errors, registry
-from fedmpi.comm.launcher import reports_refusal
+from fedmpi.comm.launcher import list_cores, reports_refusal
 from fedmpi.comm.mpi_world import open_world
 from fedmpi.comm.transport import Transport
 from fedmpi.commands.doctor_checks import BYTES, is_intact, measure_collectives, write_trial_file
@@ -90,9 +90,8 @@ def examine(world: Transport, folder: str) -> int:
 def collect_facts(world: Transport, device: torch.device) -> JsonObject:
     """Collect what this rank knows of itself and of the device that a run would give it."""
     import torch
-    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
     name, problem = describe_device(device)
-    return {"host": world.host, "device": name, "device_problem": problem, "cores": cores,
+    return {"host": world.host, "device": name, "device_problem": problem, "cores": list_cores(),
             "threads": torch.get_num_threads(), "versions": list_versions()}
 
 

@@ -37,6 +37,17 @@ def test_the_launchers_first_process_speaks(environment, variables, speaks):
     assert launcher.reports_refusal() is speaks
 
 
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system binds no process to cores")
+def test_the_cores_are_those_that_a_process_is_bound_to():
+    mine = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {max(mine)})
+        assert launcher.list_cores() == [max(mine)]
+    finally:
+        os.sched_setaffinity(0, mine)
+    assert launcher.list_cores() == sorted(mine)
+
+
 @pytest.mark.parametrize("variables, mine, all_cores, shared", [
     ({}, 1, 1, False), ({"MPI_LOCALNRANKS": "3"}, 2, 2, True), ({"MPI_LOCALNRANKS": "2"}, 2, 2, False),
     ({"OMPI_COMM_WORLD_LOCAL_SIZE": "9"}, 8, 8, True), ({"SLURM_NTASKS_PER_NODE": "4"}, 2, 64, True),
