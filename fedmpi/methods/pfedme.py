@@ -7,8 +7,8 @@ Departures. theta starts each round at w and carries over from batch to batch. T
 are plain: they ignore the run's momentum, and other settings of the optimizer are refused. lr_p changes over the
 rounds as eta does. Only participants train; the authors' code trains all clients and averages some of them. So here
 a client is judged by the theta of its last round, and before its first one by the initial model; in the authors' code
-and in PFLlib the names of both models share their parameters, so what is judged as personal is w_i. If eta lam is above
-1, every step takes w_i past theta.
+and in PFLlib the names of both models share their parameters, so what is judged as personal is w_i. It is judged here,
+too, as the model right after local training. If eta lam is above 1, every step takes w_i past theta.
 Defaults. None was tuned here."""
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class PFedMe(Method):
 
     title = "pFedMe"
     paper = "Dinh et al., NeurIPS 2020"
-    judged_by = "theta_i, the personal model"
+    judged_by = "theta_i, the personal model (after local training: w_i)"
     serves_newcomers = "theta after a round from w, as every client"
 
     def init(self, n: int) -> tuple[Shared, Mine]:
@@ -81,3 +81,6 @@ class PFedMe(Method):
 
     def personal(self, shared: Shared, mine: Mine, data: ClientData) -> Tensor:
         return mine.theta
+
+    def trained(self, mine: Mine, up: Up) -> Tensor:
+        return up.w

@@ -89,14 +89,16 @@ def test_the_personal_model_is_another_one_than_the_copy_that_is_sent():
     assert (mine.theta - found.shared.w).abs().max() > 1e-4
 
 
-def test_theta_is_judged():
+def test_theta_is_judged_and_after_training_what_was_sent():
     found = run("pfedme", rounds=ROUNDS - 1, lr_p=.1)
     found.round(ROUNDS - 1, judge=True)
-    w, theta, _ = pfedme(again(found), lr_p=.1)
+    w, theta, sent = pfedme(again(found), lr_p=.1)
     table = found.judge(ROUNDS)
     personal = [correct(found, c, theta[c]) for c in range(8)]
     assert table[:, 0, 1].tolist() == personal != [correct(found, c, w) for c in range(8)]
-    assert not table[:, 1:].any()
+    assert {c: table[c, 1, 1] for c in range(8) if table[c, 1, 0]} == {c: correct(found, c, sent[c]) for c in sent}
+    assert [table[c, 1, 1] for c in sent] != [table[c, 0, 1] for c in sent]
+    assert not table[:, 2:].any()
 
 
 def test_steps_that_overshoot_are_refused():

@@ -10,7 +10,7 @@ from tests.federations import Lab, method
 from tests.methods.reference import Reference
 from tests.methods.table import NAMES, SHOWN
 
-WHOLE = ("fedavg", "fedprox", "fedala", "fedah", "fedmhc_ah", "cfl", "fedgroup", "fesem", "ifca", "pfedcam")
+WHOLE = ("fedavg", "fedprox", "fedala", "fedah", "fedmhc_ah", "cfl", "fedgroup", "fesem", "ifca", "pfedcam", "pfedme")
 VOTES = ("fedavg_plus", "fedprox_plus")
 # The part that stays with the client.
 PARTS = {"fedper": "h", "fedrep": "h", "lg_fedavg": "phi"}
