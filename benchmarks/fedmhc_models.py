@@ -39,5 +39,5 @@ class ThreeModels(fedmhc.FedMHC):
     def unadapted(self, shared, mine):
         return self.model.join(shared.phi, table_row(shared.heads, mine.m))
 
-    def trained(self, mine, up):
+    def trained(self, shared, mine, up):
         return up.w

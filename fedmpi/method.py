@@ -265,8 +265,12 @@ class Method:
         train."""
         return None
 
-    def trained(self, mine: State, up: State) -> Weights | None:
-        """Return the weights right after local training if they differ from those of `personal`, else None."""
+    def trained(self, shared: State, mine: State, up: State) -> Weights | None:
+        """Return the weights right after local training if they differ from those of `personal`, else None.
+
+        Args:
+            shared: what the server sent in this round.
+            mine, up: what `client` returned."""
         return None
 
     def global_model(self, shared: State) -> Tensor | None:

@@ -106,7 +106,7 @@ class Evaluator:
     def measure_after_training(self, client: int, mine: State, up: State) -> None:
         """Measure the weights that a client has right after its local training, if these differ from those that it is
         judged by; known after `finish`."""
-        weights = self.hosted.hooks.trained(mine, up)
+        weights = self.hosted.hooks.trained(self.hosted.shared, mine, up)
         if weights is not None:
             self.measure(self.after_training, client, client, weights)
 

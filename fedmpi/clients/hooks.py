@@ -72,9 +72,9 @@ class Hooks:
             self._check_weights("unadapted", found)
         return found
 
-    def trained(self, mine: State, up: State) -> Weights | None:
+    def trained(self, shared: State, mine: State, up: State) -> Weights | None:
         """Return the weights right after local training if they differ from those of `personal`, else None."""
-        found = self.method.trained(mine, up)
+        found = self.method.trained(shared, mine, up)
         if found is not None:
             self._check_weights("trained", found)
         return found

@@ -95,11 +95,11 @@ class LocalBatchNorm(Method):
         own, row = split_state(mine)
         return super().unadapted(self._with(shared, row), own)
 
-    def trained(self, mine: State, up: State) -> Weights | None:
-        """Return the weights right after local training, with the client's own statistics in what it sends; None if
+    def trained(self, shared: State, mine: State, up: State) -> Weights | None:
+        """Return the weights right after local training, with the client's own statistics in what is sent; None if
         they do not differ from those of `personal`."""
         own, row = split_state(mine)
-        return super().trained(own, self._with(up, row))
+        return super().trained(self._with(shared, row), own, self._with(up, row))
 
     def _addressed(self, data: ClientData, row: Tensor) -> LoopData:
         """Return the same data, whose message has the client's own statistics (r,)."""

@@ -123,8 +123,12 @@ class CAM(Method):
             return (shared.g,)
         return shared.g, super().serve_newcomer(shared, mine, data.with_added_logits(self.model, shared.g))
 
-    def trained(self, mine: State, up: State) -> None:
-        """Judge nothing: each of the two models was trained beside the old value of the other."""
+    def trained(self, shared: State, mine: State, up: State) -> Weights | None:
+        """Return (g, theta), whose logits the client's training added up: g as sent, and theta after training."""
+        if self.is_warming_up(shared):
+            return (up.theta0,)
+        own = super().trained(shared, mine, up)
+        return None if own is None else (shared.g, own)
 
     def predict(self, w: Weights, x: Tensor) -> Tensor:
         return sum(self.model(part, x) for part in w)

@@ -121,7 +121,7 @@ class CFL(Method):
     def personal(self, shared: Shared, mine: Nothing, data: ClientData) -> Tensor:
         return table_row(shared.models, table_row(shared.cluster, data.id))
 
-    def trained(self, mine: Nothing, up: Up) -> Tensor:
+    def trained(self, shared: Shared, mine: Nothing, up: Up) -> Tensor:
         return up.w
 
 

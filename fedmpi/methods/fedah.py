@@ -107,7 +107,7 @@ class FedAH(Method):
         hhat, _ = self.mix(h, mine, features)
         return self.model.join(phi, hhat)
 
-    def trained(self, mine: Mine, up: Up) -> Tensor:
+    def trained(self, shared: State, mine: Mine, up: Up) -> Tensor:
         return up.w
 
 

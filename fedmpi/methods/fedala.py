@@ -142,5 +142,5 @@ class FedALA(Method):
     def personal(self, shared: Shared, mine: Mine, data: ClientData) -> Tensor:
         return self.mix(shared.w, mine, data)[0]
 
-    def trained(self, mine: Mine, up: Up) -> Tensor:
+    def trained(self, shared: Shared, mine: Mine, up: Up) -> Tensor:
         return up.w

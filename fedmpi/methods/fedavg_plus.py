@@ -59,7 +59,7 @@ class FedAvgPlus(Method):
     def personal(self, shared: Shared, mine: Nothing, data: ClientData) -> Tensor:
         return shared.w
 
-    def trained(self, mine: Nothing, up: Up) -> Tensor:
+    def trained(self, shared: Shared, mine: Nothing, up: Up) -> Tensor:
         return up.w
 
     def predict(self, w: Tensor, x: Tensor) -> Tensor:

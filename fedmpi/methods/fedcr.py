@@ -110,7 +110,7 @@ class FedCR(Method):
     def unadapted(self, shared: Shared, mine: Mine) -> Tensor | None:
         return torch.cat([shared.phi, mine.h]) if self.ft else None
 
-    def trained(self, mine: Mine, up: Up) -> Tensor:
+    def trained(self, shared: Shared, mine: Mine, up: Up) -> Tensor:
         return torch.cat([up.phi, mine.h])
 
     def predict(self, w: Tensor, x: Tensor) -> Tensor:

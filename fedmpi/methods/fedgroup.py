@@ -112,5 +112,5 @@ class FedGroup(Method):
     def personal(self, shared: Shared, mine: Nothing, data: ClientData) -> Tensor:
         return table_row(shared.models, self.find_group(shared, data))
 
-    def trained(self, mine: Nothing, up: Up) -> Tensor:
+    def trained(self, shared: Shared, mine: Nothing, up: Up) -> Tensor:
         return up.w

@@ -60,5 +60,5 @@ class FedPer(Method):
     def personal(self, shared: Shared, mine: Mine, data: ClientData) -> Tensor:
         return self.model.join(shared.phi, mine.h)
 
-    def trained(self, mine: Mine, up: Up) -> Tensor:
+    def trained(self, shared: Shared, mine: Mine, up: Up) -> Tensor:
         return self.model.join(up.phi, mine.h)

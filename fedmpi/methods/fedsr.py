@@ -92,7 +92,7 @@ class FedSR(Method):
     def unadapted(self, shared: Shared, mine: Mine | Nothing) -> Tensor | None:
         return shared.w if self.ft else None
 
-    def trained(self, mine: Mine | Nothing, up: Up) -> Tensor:
+    def trained(self, shared: Shared, mine: Mine | Nothing, up: Up) -> Tensor:
         return up.w
 
     def predict(self, w: Tensor, x: Tensor) -> Tensor:

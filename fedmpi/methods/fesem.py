@@ -145,5 +145,5 @@ class FeSEM(Method):
     def personal(self, shared: Shared, mine: Mine | Nothing, data: ClientData) -> Tensor:
         return self.find_centre(shared, data)[0]
 
-    def trained(self, mine: Mine | Nothing, up: Up) -> Tensor:
+    def trained(self, shared: Shared, mine: Mine | Nothing, up: Up) -> Tensor:
         return up.w

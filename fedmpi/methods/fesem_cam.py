@@ -44,5 +44,5 @@ class FeSEMCAM(CAM, FeSEM):
 
     title = "FeSEM-CAM"
     paper = "Ma et al., NeurIPS 2023"
-    judged_by = "g + its own cluster's centre"
+    judged_by = "g + its own cluster's centre (after local training: g + theta_i)"
     serves_newcomers = "g + the centre nearest to its model after a round from the mean of the centres"

@@ -105,5 +105,5 @@ class IFCA(Method):
     def personal(self, shared: Shared, mine: Nothing, data: ClientData) -> Tensor:
         return self.model.join(shared.phi, table_row(shared.parts, self.choose_cluster(shared, data)))
 
-    def trained(self, mine: Nothing, up: Up) -> Tensor:
+    def trained(self, shared: Shared, mine: Nothing, up: Up) -> Tensor:
         return up.w

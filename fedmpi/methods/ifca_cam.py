@@ -30,5 +30,5 @@ class IFCACAM(CAM, IFCA):
 
     title = "IFCA-CAM"
     paper = "Ma et al., NeurIPS 2023"
-    judged_by = "g + the cluster model of least training loss"
+    judged_by = "g + the cluster model of least training loss (after local training: g + theta_i)"
     serves_newcomers = "g + the cluster model of least training loss, as every client"

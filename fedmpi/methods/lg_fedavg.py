@@ -55,5 +55,5 @@ class LGFedAvg(Method):
     def personal(self, shared: Shared, mine: Mine, data: ClientData) -> Tensor:
         return self.model.join(mine.phi, shared.h)
 
-    def trained(self, mine: Mine, up: Up) -> Tensor:
+    def trained(self, shared: Shared, mine: Mine, up: Up) -> Tensor:
         return self.model.join(mine.phi, up.h)

@@ -92,7 +92,7 @@ class PFedCAM(Method):
     def personal(self, shared: Shared, mine: Mine, data: ClientData) -> Tensor:
         return self.interpolate(shared, mine, data)[0]
 
-    def trained(self, mine: Mine, up: Up) -> Tensor:
+    def trained(self, shared: Shared, mine: Mine, up: Up) -> Tensor:
         return up.w
 
 

@@ -82,5 +82,5 @@ class PFedMe(Method):
     def personal(self, shared: Shared, mine: Mine, data: ClientData) -> Tensor:
         return mine.theta
 
-    def trained(self, mine: Mine, up: Up) -> Tensor:
+    def trained(self, shared: Shared, mine: Mine, up: Up) -> Tensor:
         return up.w

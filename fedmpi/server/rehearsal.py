@@ -121,7 +121,7 @@ def rehearse_round(config: Config, federation: Federation, model: Model) -> None
     if method.idles:
         refuse_other_state(method, "idle", call(method, "idle", received, mine, data), mine, "a Mine")
     refuse_wrong_weights(method, "personal", call(method, "personal", received, mine, data), sample, federation.classes)
-    for name, given in (("trained", (kept, up)), ("unadapted", (received, mine))):
+    for name, given in (("trained", (received, kept, up)), ("unadapted", (received, mine))):
         weights = call(method, name, *given)
         if weights is not None:
             refuse_wrong_weights(method, name, weights, sample, federation.classes)

@@ -177,7 +177,7 @@ def test_a_method_may_ask_itself_whom_it_would_judge():
 def test_right_after_training_a_model_has_the_statistics_of_that_training():
     run = lab("fedavg").go(1)
     mine, up = run.apply(run.method.client, [2], 1)[2]
-    w = run.method.trained(mine, up)
+    w = run.method.trained(run.shared, mine, up)
     assert torch.equal(batchnorm.gather_statistics(w, run.method.model.buffers), mine.statistics)
     assert run.method.predict(w, torch.rand(2, 1, 8, 8)).isfinite().all()
 

@@ -241,6 +241,21 @@ def test_while_g_warms_up_it_is_judged_alone(mlp, federation):
         lab.round(t - 1)
 
 
+def test_right_after_its_training_g_is_judged_alone_while_it_warms_up(mlp, federation):
+    lab = run("ifca_cam", rounds=1, warm_up=2)
+    for alone in (True, False):
+        mine, up = lab.apply(lab.method.client, [2], 2 - alone)[2]
+        weights = lab.method.trained(lab.shared, mine, up)
+        wanted = (up.theta0,) if alone else (lab.shared.g, up.w)
+        assert [*map(id, weights)] == [*map(id, wanted)]
+        lab.round(2 - alone)
+
+
+def test_a_method_that_judges_nothing_right_after_training_does_not_with_g_either(mlp, federation):
+    lab = Lab(FedMHCCAM(warm_up=0).with_model(mlp), federation)
+    assert lab.method.trained(lab.shared, *lab.apply(lab.method.client, [2])[2]) is None
+
+
 def test_clients_warm_up_alone_before_the_first_round(mlp, federation):
     """All clients take the same number of steps, though they have 1 to 57 samples in batches of 10."""
     lab = Lab(method("fesem_cam", mlp, k=3, warm_up=2, warm_steps=7, keep=True), federation, share=SHARE).open()

@@ -15,8 +15,10 @@ VOTES = ("fedavg_plus", "fedprox_plus")
 # The part that stays with the client.
 PARTS = {"fedper": "h", "fedrep": "h", "lg_fedavg": "phi"}
 CODES = ("fedsr", "fedcr")
+# Beside the model that was trained stands g, as the server sent it.
+SUMS = ("fesem_cam", "ifca_cam")
 # Methods whose clients are evaluated with what they keep, or with nothing that they train.
-SAME = set(NAMES) - {*WHOLE, *VOTES, *PARTS, *CODES}
+SAME = set(NAMES) - {*WHOLE, *VOTES, *PARTS, *CODES, *SUMS}
 
 
 def trained(name: str, sent: dict, mine) -> torch.Tensor:
@@ -34,6 +36,8 @@ def log_probabilities(lab, name: str, w: torch.Tensor, x: torch.Tensor) -> torch
         return lab.method.predict(w, x).log_softmax(1)
     network = Reference(lab.method.model, lab.federation, lab.config).network
     with torch.no_grad():
+        if name in SUMS:
+            return (network(lab.shared.g)(x) + network(w)(x)).log_softmax(1)
         models = w.view(-1, lab.method.model.size)
         return torch.stack([network(one)(x).softmax(1) for one in models]).mean(0).log()
 

@@ -187,7 +187,7 @@ def test_clients_are_judged_after_head_epochs_on_the_means(name, engine):
 def test_after_local_training_the_local_model_is_judged(name):
     found = run(name)
     mine, up = found.apply(found.method.client, [2], ROUNDS)[2]
-    w = found.method.trained(mine, up)
+    w = found.method.trained(found.shared, mine, up)
     assert w.shape == found.method.net.start.shape
     before = found.shared.w if name == "fedsr" else torch.cat([found.shared.phi, found.mine(2).h])
     assert (w - before).abs().max() > 1e-3

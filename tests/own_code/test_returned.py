@@ -20,7 +20,7 @@ NOTES = '''
 HOOKS = {"init": "(self, n)", "client": "(self, shared, mine, data)", "idle": "(self, shared, mine, data)",
          "server": "(self, shared, up, who)", "personal": "(self, shared, mine, data)", "traffic": "(self, shared, up)",
          "message_template": "(self)", "messages": "(self, shared, mine, who)", "with_model": "(self, model)",
-         "warm_up_participants": "(self, n, seed)", "predict": "(self, w, x)", "trained": "(self, mine, up)",
+         "warm_up_participants": "(self, n, seed)", "predict": "(self, w, x)", "trained": "(self, shared, mine, up)",
          "unadapted": "(self, shared, mine)", "serve_newcomer": "(self, shared, mine, data)",
          "embedding": "(self, mine, up)", "stages": "(self, shared, rounds)"}
 # The function, what it does, and what is said of it.
