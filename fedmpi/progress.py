@@ -13,6 +13,7 @@ from typing import IO, Protocol
 
 from fedmpi.slurm.job import SlurmJob
 from fedmpi.storage.atomic import report_failed_writes
+from fedmpi.storage.lock import TIME_FORMAT
 from fedmpi.text import printable
 
 
@@ -56,7 +57,7 @@ class Progress:
     def note(self, text: str) -> None:
         """Write to the log only."""
         if self.log:
-            text, stamp = printable(text), time.strftime("%Y-%m-%d %H:%M:%S")
+            text, stamp = printable(text), time.strftime(TIME_FORMAT)
             # What was done is in the other files; a run does not fail for its log.
             with suppress(OSError):
                 self.log.write("".join(f"{stamp}  {line}\n" for line in text.splitlines()).encode(errors="replace"))

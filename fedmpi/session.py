@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -125,6 +126,7 @@ def serve_as_worker(world: Transport, request: RunRequest, context: RankContext)
     if "code" in start:
         return start["code"]
     from fedmpi.assembly import assemble_from_start
+    world.on_failure = partial(note_for_rank_0, Path(start["folder"]))
     return assemble_from_start(world, start, context).pool.serve()
 
 
@@ -179,7 +181,7 @@ def conduct(world: Transport, context: RankContext, decision: Decision, ends: De
     from fedmpi.progress import Progress
     progress = Progress(decision.folder.log_path, quiet)
     world.on_failure = note_failure = make_failure_logger(progress, decision.folder)
-    send(world, json.dumps(decision.start | {"host": world.host}))
+    send(world, json.dumps(decision.start | {"host": world.host, "folder": str(decision.folder.path.resolve())}))
     try:
         parts = assemble(world, decision.config, decision.federation, world.host, context, decision.method)
         run = prepare_run(parts, decision, progress, context.stop, ends, on_round)
@@ -235,21 +237,37 @@ def announce_saved(run: Run) -> int:
 
 def make_failure_logger(progress: Progress, folder: RunFolder) -> Callable[[str], str]:
     """Make the function that logs a failure in full, unlocks the folder and returns what the terminal should say."""
-    from fedmpi.storage.checkpoint import list_checkpoints
-
     def note(message: str) -> str:
         progress.note(message)
         folder.release()
         first, _, more = message.partition("\nTraceback")
-        saved: list[Path] = []
-        # The folder itself may be what failed.
-        with suppress(OSError):
-            saved = [path for path in list_checkpoints(folder.checkpoints) if path.is_file()]
-        remedy = f"\nsaved so far: {saved[0]}; continue with --out {folder.path} --resume auto" if saved else ""
-        if not saved and first.endswith(errors.ROUND_GIVEN_UP):
+        remedy = describe_saved(folder.path)
+        if not remedy and first.endswith(errors.ROUND_GIVEN_UP):
             remedy = f"\nnothing is saved yet; start again with --out {folder.path} --resume auto, which begins anew"
         return first + (f"\n(traceback in {folder.log_path})" if more else "") + remedy
     return note
+
+
+def note_for_rank_0(folder: Path, message: str) -> str:
+    """Log in a run's folder why a worker ends the job of a rank 0 that does not answer; return what the terminal should
+    say. The folder stays locked, since that rank may be alive."""
+    from fedmpi.progress import Progress
+    log = folder / "log.txt"
+    # a host that does not see the log must not make another one
+    if log.is_file():
+        Progress(log, quiet=True).note(message)
+    return message + describe_saved(folder)
+
+
+def describe_saved(folder: Path) -> str:
+    """Return a line on the newest checkpoint of a run's folder, "" if there is none."""
+    from fedmpi.storage.checkpoint import list_checkpoints
+    # The folder itself may be what failed.
+    with suppress(OSError):
+        for path in list_checkpoints(folder / "checkpoints"):
+            if path.is_file():
+                return f"\nsaved so far: {path}; continue with --out {folder} --resume auto"
+    return ""
 
 
 def send(world: Transport, text: str) -> None:

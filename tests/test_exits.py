@@ -242,3 +242,18 @@ def test_without_a_world_one_process_speaks(mains, monkeypatch, capsys):
         monkeypatch.setattr(session, "open_world", none)
         monkeypatch.setattr(session, "reports_refusal", lambda answer=speaks: answer)
         assert run_command("c.yaml", [], None, None) == 2 and capsys.readouterr().err == said
+
+
+def test_a_worker_logs_for_a_rank_0_that_hangs_only_where_it_sees_the_log(tmp_path):
+    assert session.note_for_rank_0(tmp_path, "fedmpi: no") == "fedmpi: no" and not [*tmp_path.iterdir()]
+    log, saved = tmp_path / "log.txt", tmp_path / "checkpoints"
+    log.write_text("before\n")
+    saved.mkdir()
+    for name in ("round-000009.h5", "round-000010.h5"):
+        (saved / name).touch()
+    (saved / "round-000011.h5").mkdir()
+    said = session.note_for_rank_0(tmp_path, "fedmpi: no\nlook")
+    assert said == (f"fedmpi: no\nlook\nsaved so far: {saved}/round-000010.h5; continue with --out {tmp_path} --resume "
+                    "auto")
+    lines = log.read_text().splitlines()
+    assert lines[0] == "before" and [line[19:] for line in lines[1:]] == ["  fedmpi: no", "  look"]

@@ -3,9 +3,11 @@ from __future__ import annotations
 
 import re
 import sys
+import time
 
 import pytest
 
+from fedmpi.storage.lock import is_run_alive
 from fedmpi.storage.run_status import read_outcome
 from tests import launch
 from tests.runs import gone, kill, wait_for
@@ -162,6 +164,15 @@ def test_a_server_that_hangs_is_named_by_a_worker(bench, warm):
     assert done.returncode not in (0, 2, 75) and gone(bench.jobs[-1])
     (message,) = [line for line in done.stderr.splitlines() if "fedmpi:" in line]
     assert message.startswith("fedmpi: rank 0 of 2 on ") and "; rank 1 " in message
+    folder = bench.out("mute").resolve()
+    # A process that ends loses its environment, by which `gone` finds it, a little earlier.
+    for _ in range(100):
+        if is_run_alive(folder):
+            time.sleep(.1)
+    found = read_outcome(folder)
+    assert (found.state, found.said) == ("failed", message)
+    assert (f"\nsaved so far: {folder}/checkpoints/round-000001.h5; continue with --out {folder} --resume auto\n"
+            in done.stderr)
 
 
 SLOW = '''

@@ -208,7 +208,7 @@ class World(Transport):
             if self.rank and tell and self._send_failure(message, code):
                 # Rank 0 ends the job; if it cannot, this rank does.
                 time.sleep(END_BY_RANK_0_S)
-            if self.rank == 0 and self.on_failure:
+            if self.on_failure and (self.rank == 0 or not tell):
                 with suppress(Exception):
                     message = self.on_failure(message)
             print_failure(message)

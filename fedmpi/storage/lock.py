@@ -22,6 +22,8 @@ from fedmpi.errors import BadInput, FolderInUse
 from fedmpi.json_values import JsonObject
 from fedmpi.slurm.job import SlurmJob, has_ended
 
+# How a lock says since when it is held; log.txt stamps its lines alike.
+TIME_FORMAT = "%Y-%m-%d %H:%M:%S"
 # Seconds between two signs of life of a holder.
 LOCK_BEAT_S = 10.0
 # A larger file is not a lock: a lock has some hundred bytes.
@@ -168,6 +170,13 @@ def find_why_dead(holder: JsonObject, me: JsonObject, silence: float) -> str | N
     return f"no sign of life for {silence:.0f} s" if silence >= MAX_SILENCE_S else None
 
 
+def read_begin(folder: Path) -> str:
+    """Return since when the lock of a folder is held, in TIME_FORMAT; "" if it does not tell."""
+    with suppress(OSError):
+        return str(read_holder(folder / "lock").get("since", ""))
+    return ""
+
+
 def describe_holder(holder: JsonObject) -> str:
     """Name a holder for a message."""
     if not holder:
@@ -184,7 +193,8 @@ def describe_this_process() -> JsonObject:
         space.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
         space.append(os.readlink("/proc/self/ns/pid"))
     return {"token": uuid.uuid4().hex, "host": host, "pid": pid, "started": read_start_mark(pid),
-            "processes": " ".join(space), "job": job.job_id, "cluster": job.cluster, "restart": job.restarts}
+            "processes": " ".join(space), "job": job.job_id, "cluster": job.cluster, "restart": job.restarts,
+            "since": time.strftime(TIME_FORMAT)}
 
 
 def read_start_mark(pid: int) -> str | None:

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedmpi.errors import ROUND_GIVEN_UP
-from fedmpi.storage.lock import describe_dead_holder
+from fedmpi.storage.lock import describe_dead_holder, read_begin
 from fedmpi.storage.seal import Flaw, open_regular
 
 # The end of a log that is read: a failure has a traceback below it.
 LOG_END_BYTES = 1 << 18
 # What a run says when it begins, ends in an orderly way, and fails; each line begins with the time.
 LAST_WORDS = re.compile(
-    r"^[\d-]{10} [\d:]{8}  (?:(?P<begun>fedmpi [\w.+]+: .*)"
+    r"^(?P<time>[\d-]{10} [\d:]{8})  (?:(?P<begun>fedmpi [\w.+]+: .*)"
     r"|(?P<unfinished>.*: saved after round \d+ of \d+ in .*|the caller's on_round ended the run .*"
     r"|digest [0-9a-f]{16}  results in .*|fedmpi: .*: " + ROUND_GIVEN_UP + r")"
     r"|(?P<failed>fedmpi: .*))$", re.M)
@@ -30,12 +30,21 @@ class End(NamedTuple):
 def read_end(folder: Path) -> End:
     """Return how the last start of a run ended, as far as can be told from here."""
     dead = describe_dead_holder(folder)
-    if dead is not None:
+    if dead == "":
+        return End()
+    said_at, end = read_last_words(folder)
+    # A rank 0 that hangs leaves its lock, while a worker logs why it ends the job.
+    if dead and not said_at >= read_begin(folder) > "":
         return End("killed", f"{dead}; it was killed without a word (out of memory or time, perhaps), or its machine "
-                             "failed") if dead else End()
+                             "failed")
+    return end
+
+
+def read_last_words(folder: Path) -> tuple[str, End]:
+    """Return when a run's log spoke last of its end, in TIME_FORMAT, and what it said; End() if it did not."""
     found = list(LAST_WORDS.finditer(read_log_end(folder / "log.txt")))
     state = found[-1].lastgroup or "" if found else "begun"
-    return End() if state == "begun" else End(state, found[-1][state])
+    return ("", End()) if state == "begun" else (found[-1]["time"], End(state, found[-1][state]))
 
 
 def read_log_end(path: Path) -> str:

@@ -76,6 +76,22 @@ def test_a_lock_that_was_left_says_that_its_run_was_killed(tmp_path):
     assert read_end(folder) == End("failed", FAILED) and describe_dead_holder(folder) is None
 
 
+@pytest.mark.parametrize("since, end", [("2026-01-01 00:00:00", "failed"), ("2026-01-01 00:00:01", "killed"),
+                                        (None, "killed")])
+def test_a_worker_may_have_logged_why_it_ended_a_run_whose_lock_was_left(tmp_path, since, end):
+    """A line from before the lock is of an earlier start; locks of older versions do not tell since when."""
+    folder = write_log(tmp_path / "r", BEGUN, FAILED)
+    leave_lock(folder, since=since)
+    if since is None:
+        left = json.loads((folder / "lock").read_text())
+        del left["since"]
+        (folder / "lock").write_text(json.dumps(left))
+    found = read_end(folder)
+    assert found.state == end and (found.said == FAILED) == (end == "failed")
+    write_log(folder, FAILED, BEGUN)
+    assert read_end(folder).state == "killed"
+
+
 def test_no_file_is_made_to_look_at_a_process_of_this_machine(tmp_path, monkeypatch):
     """A sweep on a terminal looks at its runs several times a second."""
     held = Lock(tmp_path)
