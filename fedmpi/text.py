@@ -15,8 +15,9 @@ from itertools import groupby
 MIB, GIB = 2 ** 20, 2 ** 30
 
 # Characters by which a text could change a terminal, or pass for another text: controls but for tab and line feed, and
-# those that reverse the direction of writing.
-CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+# those that reverse the direction of writing. Also halves of surrogate pairs, in which Python holds the bytes of a
+# file's name that are no text: no file and no figure takes them.
+CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 # A word so long is not a name that anybody reads.
@@ -25,7 +26,7 @@ LONG_LINE = re.compile(".{1400,}")
 
 
 def printable(text: object) -> str:
-    """Return a text in which control characters are written as escapes such as \\x1b, so that a terminal shows them."""
+    """Return a text in which CONTROLS are written as escapes such as \\x1b, so that a terminal shows them."""
     return CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), str(text))
 
 

@@ -154,3 +154,11 @@ def test_clients_move_to_ranks_that_are_faster(bench):
     assert done.returncode == 0, done.stderr
     assert sum(line["clients_moved"] for line in bench.metrics("moved")) > 0
     assert bench.result("moved")["digest"] == bench.result("stayed")["digest"]
+
+
+def test_a_run_whose_folder_has_a_name_that_is_no_text_goes_on(bench):
+    """On Linux a name is any bytes. Every rank reads the checkpoint there."""
+    name = os.fsdecode(b"caf\xe9")
+    assert bench.lead(name, "rounds=2") == 0
+    done = bench.run(2, name, "rounds=3", "--resume", "auto")
+    assert done.returncode == 0 and bench.result(name)["digest"] == bench.straight(3), done.stderr

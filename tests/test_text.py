@@ -1,10 +1,12 @@
 """Text in columns: what is aligned, wrapped and left as it is."""
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from fedmpi import text as text_table
-from fedmpi.text import format_pairs, wrap_paragraphs
+from fedmpi.text import format_pairs, printable, wrap_paragraphs
 
 TABLE = """name       count
 ----------------
@@ -71,3 +73,8 @@ def test_an_error_shows_no_name_of_thousands_of_characters():
     assert text_table.format_error(f"first\n{'a b ' * 4000}; do so") == (
         f"first\n{'a b ' * 175}...{('a b ' * 99)[-293:]}; do so")
     assert len(text_table.format_error("\0" * 3000)) < 300
+
+
+def test_what_no_terminal_and_no_file_takes_is_written_as_escapes():
+    assert printable("a\x1b[31m\u202eb\tc\n") == "a\\x1b[31m\\u202eb\tc\n"
+    assert printable(os.fsdecode(b"caf\xe9")) == r"caf\udce9" and printable(7) == "7"

@@ -9,6 +9,7 @@ Results are those that rank 0 receives. Arguments that several orders have:
 Legend: N clients, n rows or participants, d length of a row, k groups."""
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 import numpy as np
@@ -218,7 +219,7 @@ class OrderPerformer:
     @order()
     def restore(self, path: np.ndarray, ids: np.ndarray) -> None:
         """Read the states of this rank's clients from a checkpoint at `path`, in bytes, that holds those of `ids`."""
-        self.hosted.restore_states(path.tobytes().decode(), ids)
+        self.hosted.restore_states(os.fsdecode(path.tobytes()), ids)
 
     @order()
     def move(self, ids: np.ndarray, ranks: np.ndarray) -> None:

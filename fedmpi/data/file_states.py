@@ -13,7 +13,9 @@ def describe_file_states(paths: list[Path]) -> list[str]:
     states = list(filter(None, map(describe_file_state, paths)))
     if len(states) <= MANY_FILES:
         return states
-    return [f"{len(states)} files {hashlib.sha256(chr(10).join(states).encode()).hexdigest()}"]
+    # A path may have bytes that are not UTF-8.
+    text = "\n".join(states).encode(errors="surrogateescape")
+    return [f"{len(states)} files {hashlib.sha256(text).hexdigest()}"]
 
 
 def describe_file_state(path: Path) -> str:

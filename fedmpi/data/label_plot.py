@@ -12,6 +12,7 @@ import numpy as np
 from fedmpi.data.federation import Federation
 from fedmpi.errors import BadInput
 from fedmpi.task import REGRESSION
+from fedmpi.text import printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -115,6 +116,7 @@ def draw_labels(figure: Figure, axes: Axes, federation: Federation, order: np.nd
 
 def shorten_name(name: str) -> str:
     """Return a name as text of at most LONGEST_NAME characters, in which nothing is a formula."""
+    name = printable(name)
     shown = name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME - 3]}..."
     return shown.replace("$", r"\$")
 

@@ -1,6 +1,7 @@
 """When rank 0 writes checkpoints of a run, what they hold, and how a run continues from one."""
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -128,7 +129,7 @@ class CheckpointWriter:
         state.simulated_seconds = snapshot.extra.get("simulated_seconds", 0.)
         state.groups.last = np.array(snapshot.extra["clusters"], np.int64)
         state.groups.each = {name: np.array(v, float) for name, v in snapshot.extra.get("each", {}).items()}
-        self.pool.call(OrderPerformer.restore, np.frombuffer(str(path).encode(), np.uint8), snapshot.ids)
+        self.pool.call(OrderPerformer.restore, np.frombuffer(os.fsencode(path), np.uint8), snapshot.ids)
 
 
 def refuse_other_fields(path: Path, what: str, then: dict[str, tuple[int, ...]],

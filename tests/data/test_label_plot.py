@@ -56,6 +56,15 @@ def test_classes_and_clients_have_the_names_that_the_data_give():
     assert [text.get_text() for text in table.get_xticklabels()] == federation.names["client_names"]
 
 
+def test_a_name_that_is_no_text_is_drawn_as_escapes(tmp_path):
+    """A folder's name may have any bytes, which Matplotlib refuses."""
+    federation = handmade()
+    federation.names = {"class_names": ["caf\udce9", *"bcd"]}
+    figure = draw_distribution(federation)
+    assert figure.axes[1].get_yticklabels()[0].get_text() == r"caf\udce9"
+    figure.savefig(tmp_path / "a.png")
+
+
 @pytest.mark.parametrize("clients, named, degrees", [(8, True, 0), (9, True, 90), (9, False, 0)])
 def test_the_names_of_many_clients_stand_upright(clients, named, degrees):
     federation = handmade(labels=np.ones((clients, 3, 2), int))

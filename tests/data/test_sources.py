@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from fedmpi.data import downloads, public_datasets, sources
+from fedmpi.data import downloads, file_states, public_datasets, sources
 from fedmpi.data.sources import BUILT_IN, make_source_key
 from fedmpi.errors import BadInput
 from tests.data.files import good, save
@@ -269,3 +269,13 @@ def test_a_download_is_alone_with_its_set(tmp_path, medmnist):
     # The lock has been released.
     with downloads.hold_lock(tmp_path / "root" / ".tissuemnist.lock"):
         pass
+
+
+def test_the_states_of_many_files_are_one_line_whatever_their_names_are(tmp_path):
+    paths = [tmp_path / os.fsdecode(b"%d\xff" % i) for i in range(file_states.MANY_FILES + 1)]
+    for path in paths:
+        path.touch()
+    (many,), few = file_states.describe_file_states(paths), file_states.describe_file_states(paths[1:])
+    assert many.startswith("65 files ") and len(few) == 64
+    paths[0].write_text("x")
+    assert file_states.describe_file_states(paths) != [many]
