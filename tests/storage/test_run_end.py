@@ -92,6 +92,14 @@ def test_a_worker_may_have_logged_why_it_ended_a_run_whose_lock_was_left(tmp_pat
     assert read_end(folder).state == "killed"
 
 
+def test_when_the_last_start_failed_counts_not_when_an_earlier_one_did(tmp_path):
+    folder = write_log(tmp_path / "r", BEGUN, FAILED)
+    with open(folder / "log.txt", "a") as log:
+        log.write(f"2026-01-01 00:00:02  {BEGUN}\n2026-01-01 00:00:09  {FAILED} again\n")
+    leave_lock(folder, since="2026-01-01 00:00:01")
+    assert read_end(folder) == End("failed", f"{FAILED} again")
+
+
 def test_no_file_is_made_to_look_at_a_process_of_this_machine(tmp_path, monkeypatch):
     """A sweep on a terminal looks at its runs several times a second."""
     held = Lock(tmp_path)
