@@ -32,6 +32,7 @@ from fedmpi.settings import list_setting_names
 from fedmpi.slurm.deadline import Deadline
 from fedmpi.storage import checkpoint
 from fedmpi.storage.checkpoint import Snapshot
+from fedmpi.storage.lock import TIME_FORMAT
 from fedmpi.text import format_range, format_spans, shorten_list
 
 
@@ -175,7 +176,7 @@ def describe_newcomers(parts: Parts) -> str:
 
 def format_time(moment: float) -> str:
     """Return a moment (seconds since 1970) as local date and time."""
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment))
+    return time.strftime(TIME_FORMAT, time.localtime(moment))
 
 
 def format_settings(method: Method) -> str:

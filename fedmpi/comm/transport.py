@@ -66,8 +66,8 @@ class Transport(ABC):
     cuda_aware: bool | None = None
     # runs while ranks work, see heartbeat.py
     heartbeat: Closable | None = None
-    # A rank may set it: it is called with the message of a failure before the job ends, and returns what to print. A
-    # worker's is called only if rank 0 does not answer.
+    # A rank may set it: it is called with the message of a failure before the job ends, and returns what to print. That
+    # of a worker is called only if its heartbeat found that rank 0 does not answer, not if the worker failed itself.
     on_failure: Callable[[str], str] | None = None
     # Rank 0 may set it: it is called while rank 0 waits for the others, until all have met once, and may raise.
     while_waiting: Callable[[], None] | None = None

@@ -33,8 +33,9 @@ def read_end(folder: Path) -> End:
     if dead == "":
         return End()
     said_at, end = read_last_words(folder)
-    # A rank 0 that hangs leaves its lock, while a worker logs why it ends the job.
-    if dead and not said_at >= read_begin(folder) > "":
+    locked_at = read_begin(folder)
+    # What was logged since the lock was taken is of this start: of a rank 0 that hung, why a worker ended the job.
+    if dead and not (locked_at and said_at >= locked_at):
         return End("killed", f"{dead}; it was killed without a word (out of memory or time, perhaps), or its machine "
                              "failed")
     return end

@@ -115,7 +115,7 @@ def test_a_worker_sends_names_that_are_no_text(steps):
 
 def test_a_worker_tells_rank_0_and_waits_for_it_to_end_the_job(steps, capsys):
     world = alone(2, steps)
-    # A worker does not use this function.
+    # A worker that fails itself does not use this function.
     world.on_failure = lambda message: "rank 0's words"
     end(world, "fedmpi: é", 75)
     assert steps[0] == ("tell", 0, worlds.FAILURE_TAG, bytes([75]) + "fedmpi: é".encode())

@@ -6,8 +6,8 @@ FAULTS: list[tuple[str, str, str]] = [
      "found[name][setting] = value"),
     ("fedmpi.storage.older_versions:", '"data.new_clients": 0, ', ""),
     # files become durable in order
-    ("fedmpi.storage.run_end:read_end", "said_at >= read_begin(folder) > \"\"", "True"),
-    ("fedmpi.storage.run_end:read_end", " > \"\":", ":"),
+    ("fedmpi.storage.run_end:read_end", "(locked_at and said_at >= locked_at)", "True"),
+    ("fedmpi.storage.run_end:read_end", "(locked_at and said_at >= locked_at)", "said_at >= locked_at"),
     ("fedmpi.storage.atomic:atomic", "            sync(part)\n", ""),
     ("fedmpi.storage.atomic:atomic", "            sync(path.parent)\n", ""),
     ("fedmpi.storage.atomic:atomic", "            part.unlink()", "            pass"),
