@@ -270,7 +270,8 @@ class Method:
 
         Args:
             shared: what the server sent in this round.
-            mine, up: what `client` returned."""
+            mine: the Mine that `client` returned.
+            up: the Up that it returned."""
         return None
 
     def global_model(self, shared: State) -> Tensor | None:

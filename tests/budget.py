@@ -1,8 +1,8 @@
 """The suite's budget: which tests run at the same time, and the processor time that each directory takes.
 
-The output of `pytest` ends with a table of CPU seconds. They include child processes (ranks) and depend little on what
-else the machine does. A test that takes more than LIMIT_S says why, `@pytest.mark.slow("reason")`, and `-m "not slow"`
-leaves it out."""
+The output of `pytest` ends with what FEDMPI_FAILED_PARTS holds, the checks before the suite that failed (.ci/run), and
+with a table of CPU seconds. They include child processes (ranks) and depend little on what else the machine does. A
+test that takes more than LIMIT_S says why, `@pytest.mark.slow("reason")`, and `-m "not slow"` leaves it out."""
 from __future__ import annotations
 
 import gc
@@ -121,13 +121,15 @@ class Books:
             self.tests[report.nodeid] = told["cpu"], told["slow"]
 
     def pytest_terminal_summary(self, terminalreporter):
+        say = terminalreporter.write_line
+        if failed := os.environ.get("FEDMPI_FAILED_PARTS"):
+            say(f"Before this suite failed:\n{failed}")
         places = defaultdict(float)
         for name, (cpu, _) in self.tests.items():
             path = Path(name.split("::")[0])
             places[str(path.parent if path.parent.name != "tests" and not BY_FILE else path)] += cpu
         if sum(places.values()) < LIMIT_S:
             return
-        say = terminalreporter.write_line
         say(f"CPU seconds, {sum(places.values()):.0f} in all: " + ", ".join(
             f"{place} {cpu:.0f}" for place, cpu in sorted(places.items(), key=lambda p: -p[1]) if cpu >= 1))
         late = sorted((cpu, name) for name, (cpu, slow) in self.tests.items() if cpu > LIMIT_S and not slow)

@@ -5,6 +5,7 @@ underscore."""
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -17,7 +18,7 @@ class Lack(NamedTuple):
     module: str
     # the definition inside its module
     name: str
-    # "a docstring", "the type of x", "the type of its result"
+    # "a docstring", "the type of x", "the type of its result", "the argument x that its docstring describes"
     what: str
 
     def __str__(self):
@@ -75,6 +76,15 @@ def judge_function(node: Function, name: str, documented: bool, bound: bool) -> 
     yield from ((name, f"the type of {argument.arg}") for argument in arguments if argument.annotation is None)
     if node.returns is None and node.name != "__init__":
         yield name, "the type of its result"
+    described = list_described(ast.get_docstring(node) or "")
+    yield from ((name, f"the argument {word} that its docstring describes") for word in described
+                if word.lstrip("*") not in {argument.arg for argument in arguments})
+
+
+def list_described(docstring: str) -> list[str]:
+    """Return what stands before the colons of the section "Args:", one for each argument."""
+    section = re.search(r"^Args:\n((?:[ ]+.*(?:\n|$)|\n)+)", docstring, re.MULTILINE)
+    return re.findall(r"^ {4}(\S[^:\n]*):", section[1], re.MULTILINE) if section else []
 
 
 def is_public(node: ast.AST) -> bool:

@@ -36,6 +36,10 @@ def test_everything_public_has_a_docstring_and_types():
     ("class A:\n    'An A.'\n    def __init__(self, x): ...\n    def __len__(self): ...",
      [("A.__init__", "the type of x")]),
     ("class A:\n    def f(self) -> None: ...", [("A", "a docstring"), ("A.f", "a docstring")]),
+    ("def f(a: int, *b: int) -> int:\n    \"\"\"Add.\n\n    Args:\n        a: one: a summand\n            of b: many.\n"
+     "        *b: others.\n\n    Raises:\n        ValueError: never.\"\"\"", []),
+    ("def f(a: int, b: int) -> int:\n    \"\"\"Add.\n\n    Args:\n        a, b: two.\n        c: one.\"\"\"",
+     [("f", "the argument a, b that its docstring describes"), ("f", "the argument c that its docstring describes")]),
     ("class A:\n    'An A.'\n    @staticmethod\n    def f(x) -> None:\n        'Do.'", [("A.f", "the type of x")])])
 def test_what_is_missing_is_named(judge, text, wanted):
     assert [(lack.name, lack.what) for lack in judge(text)] == wanted

@@ -161,7 +161,8 @@ def add_large_of(r: int, row: Tensor, values: Tensor, weight: float, total: Tens
 
     Args:
         r: position of the row, for the error.
-        row, values: the whole row, and its piece.
+        row: the whole row.
+        values: its piece.
         weight: of the row.
         total: the sum of these pieces.
 

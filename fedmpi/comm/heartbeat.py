@@ -152,7 +152,8 @@ def find_late(silent: dict[int, float], stuck: dict[int, float], reports: dict[i
     A rank inside a collective is not late: it may wait for ever for one of these.
 
     Args:
-        silent, stuck: seconds without a report and without progress, by rank.
+        silent: seconds without a report, by rank.
+        stuck: seconds without progress, by rank.
         reports: each rank's last report.
         limit: seconds after which a rank is late."""
     return ([peer for peer in silent if silent[peer] > limit]

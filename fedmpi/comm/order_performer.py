@@ -58,7 +58,8 @@ class OrderPerformer:
         """Train participants.
 
         Args:
-            ids, ranks: the participants, (n,), and the rank that trains each.
+            ids: the participants, (n,).
+            ranks: the rank that trains each, (n,).
             judge: whether clients are measured after this round.
 
         Returns: 1 for a bad update, (n,); None if bad updates end the run."""

@@ -93,7 +93,7 @@ def load_samples(run: Path, client: int, part: str, own_code: bool = False) -> t
     """Return the samples of a client as its network takes them, and their labels or targets.
 
     Args:
-        run, own_code: see `load_model`
+        run: see `load_model`, as for `own_code`
         client: the number of the client; new ones follow the others
         part: train, validation or test
 

@@ -18,7 +18,8 @@ def refuse_forgotten_parts(there: Collection[str], train: Sequence[str], test: S
 
     Args:
         there: what the column says in any row
-        train, test: data.train_parts and data.test_parts
+        train: data.train_parts
+        test: data.test_parts
         where: the beginning of the message"""
     for setting, names in (("train_parts", train), ("test_parts", test)):
         meant = {PART_WORDS.get(name.lower(), name.lower()): name for name in names}

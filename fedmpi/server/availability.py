@@ -97,7 +97,9 @@ def merge_times(who: np.ndarray, begin: np.ndarray, end: np.ndarray) -> tuple[np
     """Return the same times with those of a client that touch or overlap as one, by client and begin.
 
     Args:
-        who, begin, end: client, begin and end of each time, (m,)."""
+        who: the client of each time, (m,).
+        begin: where each begins, (m,).
+        end: where each ends, (m,)."""
     merged: list[list[float]] = []
     for client, first, last in sorted(zip(who.tolist(), begin.tolist(), end.tolist(), strict=True)):
         if merged and merged[-1][0] == client and first <= merged[-1][2]:

@@ -15,7 +15,9 @@ def count_printed_bytes(total: int, model: int, head: int) -> float:
     like, less than 1 % of a head, do not show.
 
     Args:
-        total, model, head: bytes of the round, of a model and of a head.
+        total: the bytes of the round.
+        model: those of a model.
+        head: those of a head.
 
     Raises:
         ValueError: if other things than models and heads travel."""

@@ -21,7 +21,7 @@ def submit_runs(runs: list[PlannedRun], dry_run: bool = False, profile: str | No
     Args:
         runs: all runs of the sweep.
         dry_run: submit nothing.
-        profile, options, asked: see `make_array`.
+        profile: see `make_array`, as for `options` and `asked`.
     Returns:
         What to tell the user, or (`dry_run`) the script.
     Raises:
