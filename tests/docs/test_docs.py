@@ -33,7 +33,8 @@ FORKED = re.compile(r"(mpiexec -n (?P<ranks>\d+) )?(fedmpi (?!sweep)|python -m (
 # `fedmpi verify` in docs/reproducibility.md performs all of them and judges the digest and the loss.
 LAUNCHED = "mpiexec -n 3 fedmpi run configs/quickstart.yaml"
 SHORTENED = {LAUNCHED: f"{LAUNCHED} rounds=10"}
-COPIED = ("benchmarks", "configs", "docs", "fedmpi", "jobs", "slurm", "tests", "README.md", "CONTRIBUTING.md")
+COPIED = ("benchmarks", "configs", "docs", "fedmpi", "jobs", "slurm", "tests", "README.md", "CONTRIBUTING.md",
+          "jobs/results/h200/gpu_day.json")
 # These pages and those whose commands are not run.
 LINKING = [*(str(page.relative_to(ROOT)) for page in PAGES), "CHANGELOG.md", "SECURITY.md", "slurm/README.md",
            *sorted(str(page.relative_to(ROOT)) for page in (ROOT / "jobs").rglob("README.md"))]
@@ -74,7 +75,9 @@ class Reader:
         self.folder, self.environment = folder, environment
         for name in COPIED:
             source, ignore = ROOT / name, shutil.ignore_patterns("__pycache__", "results")
-            shutil.copytree(source, folder / name, ignore=ignore) if source.is_dir() else shutil.copy(source, folder)
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copytree(source, folder / name, ignore=ignore) if source.is_dir() else shutil.copy(
+                source, folder / name)
 
     def run(self, line: str) -> tuple[int, str]:
         """Run a command line; return its exit code and what it printed."""
