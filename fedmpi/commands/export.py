@@ -93,9 +93,10 @@ def load_samples(run: Path, client: int, part: str, own_code: bool = False) -> t
     """Return the samples of a client as its network takes them, and their labels or targets.
 
     Args:
-        run: see `load_model`, as for `own_code`
+        run: see `load_model`
         client: the number of the client; new ones follow the others
         part: train, validation or test
+        own_code: see `load_model`
 
     Raises:
         BadInput: if there is no such client or part, or the data have changed since the run."""

@@ -21,7 +21,9 @@ def submit_runs(runs: list[PlannedRun], dry_run: bool = False, profile: str | No
     Args:
         runs: all runs of the sweep.
         dry_run: submit nothing.
-        profile: see `make_array`, as for `options` and `asked`.
+        profile: see `make_array`.
+        options: see `make_array`.
+        **asked: see `make_array`.
     Returns:
         What to tell the user, or (`dry_run`) the script.
     Raises:

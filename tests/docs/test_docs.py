@@ -74,10 +74,12 @@ class Reader:
     def __init__(self, folder: Path, environment):
         self.folder, self.environment = folder, environment
         for name in COPIED:
-            source, ignore = ROOT / name, shutil.ignore_patterns("__pycache__", "results")
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copytree(source, folder / name, ignore=ignore) if source.is_dir() else shutil.copy(
-                source, folder / name)
+            source, target = ROOT / name, folder / name
+            if source.is_dir():
+                shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__", "results"))
+            else:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(source, target)
 
     def run(self, line: str) -> tuple[int, str]:
         """Run a command line; return its exit code and what it printed."""
