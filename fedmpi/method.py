@@ -184,9 +184,13 @@ class Method:
 
     def stages(self, shared: State, rounds: int) -> list[tuple[int, State]]:
         """Return [(rounds, Shared)], the parts of a run in which the work of a client differs. `shared` is the first
-        one. `fedmpi plan`, the cost of `edge` and simulated time are worked out for each part. Rounds in which the
-        server takes no update, so that its state stays, belong to no part."""
+        one. `fedmpi plan`, the cost of `edge` and simulated time are worked out for each part. One that cannot be
+        foreseen has no rounds."""
         return [(rounds, shared)]
+
+    def stage_of(self, shared: State) -> int:
+        """Return in which of `stages` the round is that begins with this Shared: its place in the list."""
+        return 0
 
     def list_oddities(self, rounds: int) -> list[str]:
         """Return a sentence for each setting with which a run of so many rounds is not what the method's name says.

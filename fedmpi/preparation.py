@@ -62,7 +62,6 @@ def prepare_run(parts: Parts, decision: Decision, progress: Progress, stop: Call
     announce_run(run, parts, decision)
     if decision.snapshot and decision.resume:
         run.checkpoints.restore(decision.resume.resolve(), decision.snapshot)
-        run.recorder.restore_skipped_rounds()
         progress.say(f"continuing after round {state.round} from {decision.resume}")
         decision.warnings += checkpoint.warn_of_another_gpu(decision.snapshot, run.recorder.gpus)
     elif decision.wants_newest:

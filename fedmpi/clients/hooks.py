@@ -12,6 +12,7 @@ from fedmpi.clients.returned import (
     refuse_other_state,
     refuse_returned,
     refuse_wrong_messages,
+    refuse_wrong_stage,
     refuse_wrong_traffic,
     split_pair,
 )
@@ -94,6 +95,13 @@ class Hooks:
         found = self.method.traffic(shared, self.up)
         if self.checks:
             refuse_wrong_traffic(self.method, found, FedmpiError)
+        return found
+
+    def stage_of(self, shared: State, rounds: int) -> int:
+        """Return in which of the method's stages the round is that begins with this Shared, in a run of so many."""
+        found = self.method.stage_of(shared)
+        if self.checks:
+            refuse_wrong_stage(self.method, found, len(self.method.stages(shared, rounds)), FedmpiError)
         return found
 
     def messages(self, shared: State, mine: RowsByField, who: Participants) -> State:

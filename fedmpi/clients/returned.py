@@ -39,11 +39,15 @@ def blame_function(method: object, name: str) -> Iterator[None]:
         yield
 
 
-def refuse_returned(method: object, name: str, found: object, wanted: str, error: type[FedmpiError] = BadInput
-                    ) -> NoReturn:
-    """Raise an error that says what a function of a method returned, and what it must return."""
+def refuse_returned(method: object, name: str, found: object, wanted: str, error: type[FedmpiError] = BadInput,
+                    details: str = "") -> NoReturn:
+    """Raise an error that says what a function of a method returned, and what it must return.
+
+    Args:
+        details: what else is to be said of what it returned."""
     place = describe_definition(getattr(type(method), name))
-    raise error(f"method {name_class(type(method))}: {place}{name}() must return {wanted}, not {describe_value(found)}")
+    raise error(f"method {name_class(type(method))}: {place}{name}() must return {wanted}, not {describe_value(found)}"
+                f"{details}")
 
 
 def describe_value(value: object) -> str:
@@ -171,3 +175,14 @@ def refuse_wrong_stages(method: Method, found: object, like: State) -> None:
         if not isinstance(rounds, int | np.integer) or rounds < 0:
             refuse_returned(method, "stages", rounds, "whole numbers of rounds")
         refuse_other_state(method, "stages", shared, like, "in each stage a Shared", dtypes=False)
+    if len(found) > 1 and type(method).stage_of is Method.stage_of:
+        raise BadInput(f"method {name_class(type(method))}: stages() returns {len(found)} stages, so define stage_of(),"
+                       " which says in which of them a round is that begins with a Shared")
+
+
+def refuse_wrong_stage(method: Method, found: object, number: int, error: type[FedmpiError] = BadInput) -> None:
+    """Raise an error for what is not the place of one of so many stages."""
+    if not isinstance(found, int | np.integer) or not 0 <= found < number:
+        given = f" that is {found}" if isinstance(found, int | np.integer) else ""
+        refuse_returned(method, "stage_of", found, f"a place from 0 to {number - 1} in the list of stages()", error,
+                        given)

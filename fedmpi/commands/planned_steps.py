@@ -77,7 +77,7 @@ def list_planned_rounds(case: PlanCase) -> list[PlannedRounds]:
         found.append(PlannedRounds(0, len(first), sizes[first], case.shared, -1))
     mean = float(np.mean(find_participant_range(case)))
     return found + [PlannedRounds(rounds, mean, sizes, shared, 0)
-                    for rounds, shared in method.stages(case.shared, case.config.rounds)]
+                    for rounds, shared in method.stages(case.shared, case.config.rounds) if rounds]
 
 
 def plan_stages(case: PlanCase) -> list[Stage]:

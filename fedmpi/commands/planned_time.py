@@ -28,14 +28,16 @@ def plan_participation(case: PlanCase) -> JsonObject:
     first = case.method.warm_up_participants(case.federation.clients, config.seed)
     warm_up = 0. if first is None else selector.time_warm_up(
         Participants(first, case.federation.sizes[first], -1, config.seed), traffic)
-    seconds, asked, late, facts = [warm_up], 0, 0, []
+    seconds, asked, late, taken, facts = [warm_up], 0, 0, 0, []
+    # after how many rounds that bring an update each stage ends
+    ends = np.cumsum([number for number, _ in case.method.stages(case.shared, config.rounds)])
     # of each participant in time, the part of its steps that it makes
     shares: list[float] = []
     for t in range(rounds):
+        ledger.stage = min(int(np.searchsorted(ends, taken, side="right")), len(ends) - 1)
         found = selector.select(t, sum(seconds), traffic, lambda ids: generator.random(len(ids)))
         seconds.append(found.seconds)
-        if not len(config.faults.drop_participants(found.in_time).ids):
-            ledger.note_skipped_round()
+        taken += bool(len(config.faults.drop_participants(found.in_time).ids))
         asked += len(found.participants.ids)
         late += len(found.participants.ids) - len(found.in_time.ids)
         facts.append(found.facts)

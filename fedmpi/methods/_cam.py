@@ -69,7 +69,10 @@ class CAM(Method):
 
     def stages(self, shared: State, rounds: int) -> list[tuple[int, State]]:
         alone = min(rounds, self.warm_up) if self.warm == "global" else 0
-        return [(n, shared._replace(round=torch.tensor(t))) for n, t in ((alone, 0), (rounds - alone, alone)) if n]
+        return [(n, shared._replace(round=torch.tensor(t))) for n, t in ((alone, 0), (rounds - alone, self.warm_up))]
+
+    def stage_of(self, shared: State) -> int:
+        return int(not self.is_warming_up(shared))
 
     def list_oddities(self, rounds: int) -> list[str]:
         if self.warm == "local" or self.warm_up < rounds:

@@ -109,6 +109,17 @@ class FedCPS(Method):
         return (Shared(w[0, :cut], w[:, cut:], zeros(self.k), zeros(()), torch.full((n,), -1, device=w.device),
                        torch.tensor(0, device=w.device)), Mine(w[0], zeros(())))
 
+    def stages(self, shared: Shared, rounds: int) -> list[tuple[int, Shared]]:
+        """Return the rounds in which clients choose a cluster; nobody knows when their choices are final."""
+        return [(rounds, shared), (0, shared._replace(calm=torch.tensor(self.stable)))]
+
+    def stage_of(self, shared: Shared) -> int:
+        return int(self.is_final(shared))
+
+    def is_final(self, shared: Shared) -> bool:
+        """Say whether the identities are final, so that nobody chooses any more."""
+        return bool(shared.calm >= self.stable)
+
     def client(self, shared: Shared, mine: Mine, data: ClientData) -> tuple[Mine, Up]:
         j = self.choose_cluster(shared, data)
         theta = self.model.join(shared.base, table_row(shared.theta, j))
@@ -122,7 +133,7 @@ class FedCPS(Method):
 
     def choose_cluster(self, shared: Shared, data: ClientData) -> Tensor:
         """Return j, (): the client's cluster."""
-        if shared.calm >= self.stable:
+        if self.is_final(shared):
             return table_row(shared.ID, data.id).clone()
         return self.find_cluster(shared, data)
 
@@ -168,7 +179,7 @@ class FedCPS(Method):
 
     def traffic(self, shared: Shared, up: Up) -> tuple[int, int]:
         """Count the base, all parts (in final rounds only the client's own), the tau^2 of each, and the factor."""
-        parts = 1 if shared.calm >= self.stable else self.k
+        parts = 1 if self.is_final(shared) else self.k
         return nbytes([shared.base, shared.scale]) + parts * nbytes([shared.theta[0], shared.tau2[0]]), nbytes(up)
 
 

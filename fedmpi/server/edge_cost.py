@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import numpy as np
 
@@ -32,8 +31,8 @@ class EdgeLedger:
     local: LocalTraining
     # rounds of the run
     rounds: int
-    # rounds so far after which the server's state stayed; they belong to no stage
-    skipped: int = 0
+    # in which of the method's stages the next round is
+    stage: int = 0
     # by stage and number of a client's training samples
     known: dict[tuple[int, int], RoundWork] = field(default_factory=dict)
 
@@ -58,25 +57,10 @@ class EdgeLedger:
                   for work, n in zip(works, who.sizes, strict=True)]
         return self.edge.compute_cost(trained, passed, nbytes)
 
-    def note_skipped_round(self) -> None:
-        """Note that the server took no update in a round, which belongs to no stage then."""
-        self.skipped += 1
-
     def list_works(self, who: Participants) -> list[RoundWork]:
         """Return what the round of each participant would compute, (n,)."""
-        stage = self.find_stage(who.round)
+        stage = WARM_UP_STAGE if who.round < 0 else self.stage
         return [self.count_work(stage, int(n)) for n in who.sizes]
-
-    @cached_property
-    def ends(self) -> np.ndarray:
-        """Return after how many rounds each of the method's stages ends, (stages,)."""
-        return np.cumsum([rounds for rounds, _ in self.method.stages(self.make_first_states()[0], self.rounds)])
-
-    def find_stage(self, t: int) -> int:
-        """Return which of the method's stages the next round is in, whose number is t."""
-        if t < 0:
-            return WARM_UP_STAGE
-        return min(int(np.searchsorted(self.ends, t - self.skipped, side="right")), len(self.ends) - 1)
 
     def count_work(self, stage: int, n: int) -> RoundWork:
         """Return what a client with n samples computes in a round."""

@@ -26,6 +26,7 @@ from fedmpi.clients.returned import (
     refuse_returned,
     refuse_unsent_types,
     refuse_wrong_messages,
+    refuse_wrong_stage,
     refuse_wrong_stages,
     refuse_wrong_traffic,
     split_pair,
@@ -55,7 +56,7 @@ from fedmpi.task import TASKS
 PARTICIPANTS_REHEARSED = 16
 NEEDED = ("init", "client", "personal")
 FUNCTIONS = (*NEEDED, "with_model", "check", "server", "messages", "message_template", "idle", "predict", "traffic",
-             "stages", "list_oddities", "warm_up_participants", "unadapted", "trained", "serve_newcomer",
+             "stages", "stage_of", "list_oddities", "warm_up_participants", "unadapted", "trained", "serve_newcomer",
              "global_model", "embedding")
 
 
@@ -127,7 +128,10 @@ def rehearse_round(config: Config, federation: Federation, model: Model) -> None
             refuse_wrong_weights(method, name, weights, sample, federation.classes)
     refuse_wrong_participants(method, call(method, "warm_up_participants", clients, config.seed), clients)
     refuse_wrong_traffic(method, call(method, "traffic", shared, up))
-    refuse_wrong_stages(method, call(method, "stages", shared, config.rounds), shared)
+    stages = call(method, "stages", shared, config.rounds)
+    refuse_wrong_stages(method, stages, shared)
+    assert isinstance(stages, list | tuple)
+    refuse_wrong_stage(method, call(method, "stage_of", shared), len(stages))
     try_server(config, federation, method, shared, mine, up)
 
 

@@ -109,14 +109,8 @@ class RoundRecorder:
             # They receive the server's state, too.
             facts["mib_idle"] = (len(self.federation.sizes) - len(ids)) * down / MIB
         costs = self._add_edge_costs(selected, moved)
-        if not len(accepted.ids):
-            self.edge.note_skipped_round()
         return facts | missing | costs | {
             "participants": len(ids), "mib_per_client_round": float(moved.mean()) / MIB if len(moved) else 0.}
-
-    def restore_skipped_rounds(self) -> None:
-        """Count the skipped rounds again, for the costs at the edge, after the run was restored from a checkpoint."""
-        self.edge.skipped = self.state.count_skipped_rounds()
 
     def advance_clock(self, selected: SelectedClients) -> JsonObject:
         """Add the simulated time of a round to that of the run. Return both, and who was too late."""

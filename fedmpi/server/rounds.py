@@ -122,6 +122,7 @@ class Run:
         sent, received = world.sent, world.received
         # Before the server's code, which may modify its state in place.
         traffic = self.hooks.traffic(state.shared)
+        self.recorder.edge.stage = self.hooks.stage_of(state.shared, self.config.rounds)
         selected = self.select_clients(t, traffic)
         moved = self.move_clients(self.config.rounds - t)
         trained = self.config.faults.drop_participants(selected.in_time)

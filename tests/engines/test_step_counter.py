@@ -58,17 +58,18 @@ def test_additive_models_warm_up_first_and_then_train_two():
     ifca = method("ifca_cam", mlp(), warm_up=6)
     shared, mine = ifca.init(8)
     stages = ifca.stages(shared, 10)
-    assert [n for n, _ in stages] == [6, 4] and [n for n, _ in ifca.stages(shared, 5)] == [5]
+    assert [n for n, _ in stages] == [6, 4] and [n for n, _ in ifca.stages(shared, 5)] == [5, 0]
+    assert [ifca.stage_of(shared._replace(round=torch.tensor(t))) for t in (0, 5, 6, 9)] == [0, 0, 1, 1]
     found = [
         count_steps_by_kind(ifca, stage, mine, make_blank_samples((64,), "float32"), 20, local()) for _, stage in stages
     ]
     assert found == [{"warm_up": 4}, {"main": 8}]
     fesem = method("fesem_cam", mlp(), warm_up=3, warm_steps=7)
     shared, mine = fesem.init(8)
-    (n, stage), = fesem.stages(shared, 10)
-    assert n == 10 and count_steps_by_kind(fesem, stage, mine, make_blank_samples((64,), "float32"), 20, local()) == {
-        "main": 8
-    }
+    (none, _), (n, stage) = fesem.stages(shared, 10)
+    assert fesem.stage_of(stage) == 1
+    assert (none, n) == (0, 10)
+    assert count_steps_by_kind(fesem, stage, mine, make_blank_samples((64,), "float32"), 20, local()) == {"main": 8}
     assert count_steps_by_kind(fesem, shared, mine, make_blank_samples((64,), "float32"), 20, local(round=-1)) == {
         "warm_up": 21
     }

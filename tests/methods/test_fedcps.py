@@ -208,6 +208,15 @@ def test_books_and_simulated_time_count_a_single_part_in_the_same_round(tmp_path
     sent = [8 * 2 ** 20 * line["mib_per_client_round"] for line in lines]
     assert sent[0] == sent[1] > sent[2] == sent[3]
     assert [1e3 * line["simulated_seconds_round"] for line in lines] == pytest.approx(sent)
+    # Identities that are final are not chosen, neither after a new start: no base and three parts are passed through.
+    for name, starts in (("timed", [()]), ("halves", [["rounds=2"], []])):
+        for words in starts:
+            assert run_alone(str(config), ["edge.cycles=1e6", *words], str(tmp_path / name), resume="auto") == 0
+        lines = [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
+        took = [line["T_comp"] for line in lines]
+        assert took[0] == took[1] and took[2] == took[3]
+        # E = 1 epoch of the whole network, and for the choice a third of it for the base and of it for each part
+        assert took[0] == pytest.approx((1 + 4 / 3) * took[2])
 
 
 @pytest.mark.parametrize("engine", ["loop", "vmap"])

@@ -22,7 +22,7 @@ HOOKS = {"init": "(self, n)", "client": "(self, shared, mine, data)", "idle": "(
          "message_template": "(self)", "messages": "(self, shared, mine, who)", "with_model": "(self, model)",
          "warm_up_participants": "(self, n, seed)", "predict": "(self, w, x)", "trained": "(self, shared, mine, up)",
          "unadapted": "(self, shared, mine)", "serve_newcomer": "(self, shared, mine, data)",
-         "embedding": "(self, mine, up)", "stages": "(self, shared, rounds)"}
+         "embedding": "(self, mine, up)", "stages": "(self, shared, rounds)", "stage_of": "(self, shared)"}
 # The function, what it does, and what is said of it.
 CASES = [
     ("init", "return None", "must return a pair (Shared, Mine), not None"),
@@ -55,6 +55,8 @@ CASES = [
     ("stages", "return [(None, shared)]", "stages() must return whole numbers of rounds, not None"),
     ("stages", "return [(rounds, None)]", "must return in each stage a Shared like that of init(), a NamedTuple of"),
     ("stages", "return [(rounds, Shared(shared.w[1:]))]", "not a tensor of shape (1209,)"),
+    ("stage_of", "return None", "stage_of() must return a place from 0 to 0 in the list of stages(), not None"),
+    ("stage_of", "return 1", "stage_of() must return a place from 0 to 0 in the list of stages(), not an int that is"),
     ("message_template", "return 3", "must return None or a NamedTuple of tensors; it is an int"),
     ("messages", "return None", "each made by Rows.mix or a tensor with a row for each participant, not None"),
     ("messages", "return Up(torch.zeros(3))", "addresses w of shape () to 3 clients"),
@@ -79,6 +81,12 @@ def test_what_a_function_returns_is_refused_before_the_first_round(attempt, plac
     assert code == 2 and words.count("\n") == 1 and "Traceback" not in words, words
     assert f"{MODULE}.py:{line}: {name}() " in words and said in words, words
     assert not (place / "run").exists()
+
+
+def test_a_method_with_stages_says_which_of_them_a_round_is_in(attempt):  # noqa: F811
+    text = f"{START}\n    def stages(self, shared, rounds):\n        return [(1, shared), (rounds - 1, shared)]\n"
+    code, words = attempt(text, f"method={MODULE}:Own")
+    assert code == 2 and f"method {MODULE}:Own: stages() returns 2 stages, so define stage_of(), which" in words
 
 
 def test_what_fails_at_its_first_call_is_named_as_well(attempt):  # noqa: F811
@@ -141,6 +149,7 @@ LATER = [
     ("trained", "3", "not an int"), ("unadapted", "mine.v[0]", "not a tensor of shape ()"),
     ("predict", "None", ", 10), not None"), ("predict", "found[:, 1:]", ", 9) and type"),
     ("traffic", "3", "a pair of numbers of bytes (received, sent), not an int"),
+    ("stage_of", "-1", "a place from 0 to 0 in the list of stages(), not an int that is -1"),
     ("embedding", "3", "rows of clients (Rows), or None, not an int"),
     ("messages", "None", "each made by Rows.mix or a tensor with a row for each participant, not None"),
     ("messages", "Up(torch.zeros(3))", "addresses w of shape () to"),

@@ -174,11 +174,14 @@ def test_a_run_reports_time_and_energy_at_the_edge(bench):
 def test_the_edge_computes_what_the_round_asks_for(mlp, name, settings, before, warming, after):
     """A client with 20 samples trains 2 epochs. These are its samples in the warm-up round, rounds 0-3, and later."""
     federation = SimpleNamespace(sizes=np.full(8, 20), shape=(64,), dtype="float32")
-    ledger = EdgeLedger(Edge(cycles=3., frequency=1.), method(name, mlp, **settings), federation, local(), rounds=6)
+    of = method(name, mlp, **settings)
+    ledger, shared = EdgeLedger(Edge(cycles=3., frequency=1.), of, federation, local(), rounds=6), of.init(8)[0]
 
     def samples(t):
+        if "round" in shared._fields:
+            ledger.stage = of.stage_of(shared._replace(round=torch.tensor(t)))
         cycles = ledger.compute_cost(Participants(np.arange(2), np.full(2, 20), t, 0), 0)["T_comp"]
-        passed = ledger.known[ledger.find_stage(t), 20].passed
+        passed = ledger.list_works(Participants(np.arange(2), np.full(2, 20), t, 0))[0].passed
         return (cycles - passed) / 3
     for t, expected in ((0, warming), (3, warming), (4, after), (5, after), (9, after), (-1, before)):
         if expected is not None:

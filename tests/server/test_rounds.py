@@ -125,14 +125,6 @@ def test_without_an_edge_nobody_spends_and_without_faults_nobody_is_missing(aver
     assert run.recorder.columns == {}
 
 
-def test_a_round_without_an_update_is_skipped(averaging):
-    run = averaging("faults={drop: .3, bad_update: skip}")
-    asked, nobody = who(run, [0, 4]), who(run, [])
-    for accepted, skipped in ((nobody, 1), (asked, 1), (nobody, 2)):
-        run.recorder.record_participation(all_in_time(asked), asked, accepted, (BYTES, BYTES))
-        assert run.recorder.edge.skipped == skipped
-
-
 def test_idle_clients_receive_the_model_beside_the_participants(ready):
     """Two of ten are asked, and one of them is lost: the other eight mix on what the server sends."""
     run = ready("method={name: fedah, mix_everyone: true}", "data.clients=10")

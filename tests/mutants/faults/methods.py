@@ -86,7 +86,11 @@ FAULTS: list[tuple[str, str, str]] = [
     # a default that is another method, and the books
     ("fedmpi.methods.fedrep:FedRep", "] = 10", "] = 1"),
     ("fedmpi.methods.ifca_cam:IFCACAM", '] = "mean"', '] = "equal"'),
-    ("fedmpi.methods.fedcps:FedCPS.traffic", "shared.calm >= self.stable", "shared.calm > self.stable"),
+    ("fedmpi.methods.fedcps:FedCPS.is_final", "shared.calm >= self.stable", "shared.calm > self.stable"),
+    ("fedmpi.methods.fedcps:FedCPS.traffic", "1 if self.is_final(shared) else self.k", "self.k"),
+    ("fedmpi.methods.fedcps:FedCPS.stage_of", "int(self.is_final(shared))", "0"),
+    ("fedmpi.methods.fedcps:FedCPS.stages", "torch.tensor(self.stable)", "torch.tensor(0)"),
+    ("fedmpi.methods._cam:CAM.stage_of", "int(not self.is_warming_up(shared))", "1"),
     ("fedmpi.methods._cam:CAM.server", "shared.round + 1", "shared.round"),
     ("fedmpi.methods._cam:CAM.server", "up.theta0.mean(who.sizes)", "up.theta0.mean()"),
     ("fedmpi.methods._cam:CAM.is_warming_up", "shared.round < self.warm_up", "shared.round <= self.warm_up"),
