@@ -49,6 +49,8 @@ class CAM(Method):
     supports_local_batchnorm = False
 
     def __post_init__(self) -> None:
+        # the clustered method's own checks
+        getattr(super(), "__post_init__", bool)()
         if self.warm == "global" and self.warm_steps is not None:
             raise ValueError(f"warm_steps = {self.warm_steps}: with warm global these rounds have the steps of all "
                              "others; set warm to local, or leave warm_steps out")
@@ -65,7 +67,7 @@ class CAM(Method):
 
     def is_warming_up(self, shared: State) -> bool:
         """Say whether g is trained alone in this round, which is the same for all clients."""
-        return self.warm == "global" and bool(shared.round < self.warm_up)
+        return self.warm == "global" and bool((shared.round >= 0) & (shared.round < self.warm_up))
 
     def stages(self, shared: State, rounds: int) -> list[tuple[int, State]]:
         alone = min(rounds, self.warm_up) if self.warm == "global" else 0
@@ -88,8 +90,11 @@ class CAM(Method):
             warming = data.with_batches(None, 0, kind="warm_up")
             return copy_state(mine), extend_state(up, ADDED, theta0=warming.descend(self.model, shared.g))
         if shared.round < 0:
-            each = self.warm_steps or data.fixed_steps or DEFAULT_WARM_STEPS
-            mine, up = super().client(shared, mine, data.with_batches(1, WARMUP_STREAM, self.warm_up * each))
+            # a round that the clustered method has before its first one (LCFed, FedGroup) stays what it is
+            if self.warm == "local" and self.warm_up:
+                each = self.warm_steps or data.fixed_steps or DEFAULT_WARM_STEPS
+                data = data.with_batches(1, WARMUP_STREAM, self.warm_up * each)
+            mine, up = super().client(shared, mine, data)
             return mine, extend_state(up, ADDED, theta0=shared.g.clone())
         trained, up = super().client(shared, mine, data.with_added_logits(self.model, shared.g))
         start = self.find_clustered_start(shared, mine, up, data)
@@ -107,9 +112,9 @@ class CAM(Method):
         return data.with_added_logits(self.model, w).descend(self.model, g)
 
     def server(self, shared: State, up: RowsByField, who: Participants) -> State:
-        clusters = shared[:-2] if self.is_warming_up(shared) else super().server(shared, up, who)
+        new = shared if self.is_warming_up(shared) else super().server(shared, up, who)
         g = shared.g if shared.round < 0 else up.theta0.mean(who.sizes)
-        return type(shared)(*clusters, g, shared.round + 1)
+        return type(shared)(*new[:len(shared) - 2], g, shared.round + 1)
 
     def traffic(self, shared: State, up: State) -> tuple[int, int]:
         down, sent = super().traffic(strip_state(shared), strip_state(up))
