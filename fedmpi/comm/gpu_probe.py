@@ -30,13 +30,23 @@ def probe_gpu_memory(asked: str, world: Transport, device: torch.device, wanted:
 
     Raises:
         BadInput: if `comm.cuda_aware: on` asks for what does not work."""
-    if not isinstance(world, World) or asked == "off" or asked == "auto" and not world.cuda_aware:
+    if not isinstance(world, World) or asked == "off" or asked == "auto" and not any_rank_is_cuda_aware(world):
         return False, ""
     why = send_to_itself(world, device) if wanted else ""
     why = exchange_with_others(world, device, wanted and not why) or why
     if wanted and why and asked == "on":
         raise BadInput(f"comm.cuda_aware = on, but {why}; set it to auto or off")
     return wanted and not why, why if wanted else ""
+
+
+def any_rank_is_cuda_aware(world: Transport) -> bool:
+    """Return whether MPI takes GPU memory on some rank. Every rank calls it.
+
+    Ranks may differ: on a node without a GPU a library that was built for CUDA says that it does not. All of them have
+    to take part in the probe, or none."""
+    every = world.gather(np.array([bool(world.cuda_aware)], np.int64), np.ones(world.size, np.int64))
+    found = np.zeros(1, np.int64) if every is None else every.max(keepdims=True)
+    return bool(world.broadcast(found)[0])
 
 
 def send_to_itself(world: World, device: torch.device) -> str:

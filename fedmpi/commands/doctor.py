@@ -217,10 +217,10 @@ def check_collectives(world: Transport) -> Iterator[Check]:
 def check_gpu_memory(world: Transport, device: torch.device) -> Iterator[Check]:
     """Yield the check whether MPI can read GPU memory, which a run makes before it relies on it.
 
-    There is no check for a single rank, without a GPU, or unless the library says that it can."""
-    from fedmpi.comm.gpu_probe import probe_gpu_memory
+    There is no check for a single rank, without a GPU, or unless the library says on some rank that it can."""
+    from fedmpi.comm.gpu_probe import any_rank_is_cuda_aware, probe_gpu_memory
     from fedmpi.comm.gpu_staging import wants_gpu_direct
-    if world.size == 1 or not world.cuda_aware:
+    if world.size == 1 or not any_rank_is_cuda_aware(world):
         return
     meant = wants_gpu_direct("auto", world, device)
     found = gather_objects(world, [meant, probe_gpu_memory("auto", world, device, meant)[1]])

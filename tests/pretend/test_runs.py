@@ -112,7 +112,8 @@ def test_a_megabyte_shows_whether_mpi_takes_gpu_memory(monkeypatch, flat, expect
         monkeypatch.setattr(sockets, "flat", flat)
     with pretend() as books:
         def act(world):
-            world.cuda_aware = True
+            # the server's node has no GPU, so there MPI says that it takes no memory of one
+            world.cuda_aware = world.rank > 0
             with Kernels(books):
                 return gpu_probe.probe_gpu_memory("auto", world, GPU, wanted=world.rank > 0)
         (server, why), *workers = together(3, act)
@@ -129,7 +130,7 @@ def test_the_doctor_sends_gpu_memory_through_mpi_before_a_run_does(monkeypatch, 
     monkeypatch.setattr(sockets, "flat", flat)
     with pretend() as books:
         def act(world, aware=True, workers=GPU):
-            world.cuda_aware = aware
+            world.cuda_aware = aware and world.rank > 0
             with Kernels(books):
                 return [*doctor.check_gpu_memory(world, workers if world.rank else torch.device("cpu"))]
         (check,), *others = together(3, act)
