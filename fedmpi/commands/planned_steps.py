@@ -3,13 +3,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
 from fedmpi.engines.batch_plan import get_local_training
-from fedmpi.engines.dry_run import count_steps_by_kind
+from fedmpi.engines.dry_run import count_idle_steps, count_steps_by_kind
 from fedmpi.engines.step_counter import DISCARDED_KINDS
 from fedmpi.json_values import JsonObject
 from fedmpi.models.build import make_blank_samples
@@ -44,6 +44,8 @@ class Stage:
     share: float
     # mean steps of a participant in a round, and of a client that is evaluated, by kind
     steps: dict[str, float]
+    # mean steps of a client that does not take part in a round, by kind
+    idle: dict[str, float] = field(default_factory=dict)
 
 
 class PlanCase(Protocol):
@@ -84,18 +86,23 @@ def plan_stages(case: PlanCase) -> list[Stage]:
     """Return the stages of a planned run, without the method's `uncounted_steps`."""
     found = []
     for part in list_planned_rounds(case):
-        made = compute_mean_steps(case, part.shared, part.sizes, part.when)
+        made = compute_mean_steps(case, part, count_steps_by_kind)
         if not part.rounds:
             made = {kind: n for kind, n in made.items() if kind not in DISCARDED_KINDS}
-        found.append(Stage(part.rounds, part.participants / case.federation.clients, made))
+        share = part.participants / case.federation.clients
+        idle = compute_mean_steps(case, part, count_idle_steps) if share < 1 and part.rounds else {}
+        found.append(Stage(part.rounds, share, made, idle))
     return found
 
 
-def compute_mean_steps(case: PlanCase, shared: State, sizes: np.ndarray, when: int) -> dict[str, float]:
-    """Return a client's steps by kind in a round, mean over clients of these sizes."""
+def compute_mean_steps(case: PlanCase, part: PlannedRounds, count: Callable[..., dict[str, int]]) -> dict[str, float]:
+    """Return a client's steps by kind in a round, mean over the clients among which participants are.
+
+    Args:
+        count: counts those of a client of a given size."""
     sample = make_blank_samples(case.federation.shape, case.federation.dtype)
-    local = get_local_training(case.config, when)
-    return average_by_size(sizes, lambda n: {**count_steps_by_kind(case.method, shared, case.mine, sample, n, local)})
+    local = get_local_training(case.config, part.when)
+    return average_by_size(part.sizes, lambda n: {**count(case.method, part.shared, case.mine, sample, n, local)})
 
 
 def average_by_size(sizes: np.ndarray, of: Callable[[int], dict[str, float]]) -> dict[str, float]:
@@ -112,6 +119,7 @@ def count_final_steps(found: list[Stage]) -> dict[str, float]:
     for stage in found:
         total.update({kind: max(1, stage.rounds) * stage.share * n for kind, n in stage.steps.items()
                       if kind not in DISCARDED_KINDS})
+        total.update({kind: stage.rounds * (1 - stage.share) * n for kind, n in stage.idle.items()})
     total.update({kind: n for kind, n in found[-1].steps.items() if kind in DISCARDED_KINDS})
     return {kind: round_if_whole(number) for kind, number in total.items()}
 
@@ -148,6 +156,7 @@ def describe_planned_steps(planned: list[JsonObject], rounds: int, condition: st
         where = ("before round 1" if not stage.rounds else "in a round" if stage.rounds == rounds else
                  f"in a round of {done + 1}-{done + stage.rounds}")
         done += stage.rounds
-        texts.append(f"{where} {format_kinds(stage.steps)}")
+        idle = f", of another client {format_kinds(stage.idle)}" if stage.idle else ""
+        texts.append(f"{where} {format_kinds(stage.steps)}{idle}")
     final = format_kinds(count_final_steps(found))
     return f"of a participant {'; '.join(texts)}; behind a client's model at the end {final}{condition}"

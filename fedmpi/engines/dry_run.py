@@ -18,7 +18,7 @@ from fedmpi.engines.batch_plan import LocalTraining
 from fedmpi.engines.gradients import Loss, is_empty
 from fedmpi.engines.loop_data import LoopData
 from fedmpi.engines.step import StepOptions, StepSettings
-from fedmpi.engines.step_counter import JUDGED, PARTICIPANTS, classify_steps
+from fedmpi.engines.step_counter import JUDGED, OTHERS, PARTICIPANTS, classify_steps
 from fedmpi.method import Method, State
 from fedmpi.models.build import as_input
 from fedmpi.models.flat import Net
@@ -137,7 +137,8 @@ class DryBatch(NamedTuple):
 
 def dry_run(function: Callable[..., State], method: Method, shared: State, mine: State, blank: Tensor, n: int,
             local: LocalTraining) -> DryRunData:
-    """Return data that counted what method.client or method.personal would do, the latter without a message.
+    """Return data that counted what method.client, method.idle or method.personal would do; only the first one of them
+    has a message.
 
     Args:
         blank: a sample as stored, (1, ...).
@@ -150,11 +151,25 @@ def dry_run(function: Callable[..., State], method: Method, shared: State, mine:
 
 
 def count_round_work(method: Method, shared: State, mine: State, blank: Tensor, n: int, local: LocalTraining,
-                     to_judge: bool = False) -> RoundWork:
-    """Return what a round of a client with n samples computes, or with `to_judge` what it does to be evaluated."""
-    data = dry_run(method.personal if to_judge else method.client, method, shared, mine, blank, n, local)
+                     function: Callable[..., State] | None = None) -> RoundWork:
+    """Return what a participant with n samples computes in a round.
+
+    Args:
+        function: method.idle, for a client that does not take part, or method.personal, to be evaluated; None:
+            method.client."""
+    data = dry_run(function or method.client, method, shared, mine, blank, n, local)
     trained, passed, batches = data.spent
     return RoundWork(trained, passed, tuple(data.parts), batches)
+
+
+def count_idle_steps(method: Method, shared: State, mine: State, blank: Tensor, n: int,
+                     local: LocalTraining) -> dict[str, int]:
+    """Return the steps by kind of a client with n samples in a round in which it does not take part."""
+    made: Counter[str] = Counter()
+    if method.idles:
+        for kind, number in dry_run(method.idle, method, shared, mine, blank, n, local).made.items():
+            made[classify_steps(kind, OTHERS, local.round < 0)] += number
+    return {kind: number for kind, number in made.items() if number}
 
 
 def count_steps_by_kind(method: Method, shared: State, mine: State, blank: Tensor, n: int,

@@ -42,7 +42,7 @@ def find_equal_setting(own: Config, other: Config) -> str:
 
 def refuse_unknown_work(config: Config, whose: str) -> None:
     """Raise BadInput if settings decide by time who takes part, or who makes all its steps, or if training itself
-    decides how many steps it makes: these are not counted.
+    decides how many steps or rounds it makes: these are not counted.
 
     Args:
         whose: the row, for the message."""
@@ -51,6 +51,9 @@ def refuse_unknown_work(config: Config, whose: str) -> None:
     if limit:
         raise BadInput(f"equal_steps: {limit} is set for {whose}, so who takes part, or for how many steps, depends on "
                        f"time, and no number of steps is equal work; leave {limit.split('.')[0]} or equal_steps out")
+    if config.stop:
+        raise BadInput(f"equal_steps: stop is set for {whose}, so its training decides after how many rounds it ends, "
+                       "and no number of steps is equal work; leave stop or equal_steps out")
     if config.method.uncounted_steps:
         raise BadInput(f"equal_steps: {config.method.title} of {whose} makes steps whose number its training decides "
                        f"({config.method.uncounted_steps}), so they cannot be counted before; name another row")

@@ -3,9 +3,8 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Callable
 from typing import NamedTuple
-
-import numpy as np
 
 from fedmpi.commands.plan import Case, prepare_case
 from fedmpi.commands.planned_steps import PlannedRounds, average_by_size, list_planned_rounds
@@ -68,7 +67,7 @@ def estimate_cost(run: PlannedRun, case: Case, rate: float) -> Cost:
         # The round before the first one is done again if no other one is.
         left = range(max(begin, done), begin + part.rounds) if part.rounds else range(not done)
         judged = sum(map(case.config.evaluates, left)) if part.rounds else 0
-        steps += len(left) * count_steps_of_round(case, part) + judged * count_steps_of_evaluation(case, part.shared)
+        steps += len(left) * count_steps_of_round(case, part) + judged * count_steps_of_evaluation(case, part)
         trained += len(left) * part.participants
         begin += part.rounds
     down, up = case.method.traffic(case.shared, case.up)
@@ -76,29 +75,33 @@ def estimate_cost(run: PlannedRun, case: Case, rate: float) -> Cost:
 
 
 def count_steps_of_round(case: Case, part: PlannedRounds) -> float:
-    """Return the steps that the participants of a round make."""
-    samples = count_mean_samples(case, part.shared, part.sizes, part.when)
-    return part.participants * samples / case.config.train.batch
+    """Return the steps that the clients make in a round, those among them that do not take part, too."""
+    method = case.method
+    samples = part.participants * count_mean_samples(case, part, method.client)
+    if part.rounds and method.idles:
+        samples += (case.federation.clients - part.participants) * count_mean_samples(case, part, method.idle)
+    return samples / case.config.train.batch
 
 
-def count_steps_of_evaluation(case: Case, shared: State) -> float:
+def count_steps_of_evaluation(case: Case, part: PlannedRounds) -> float:
     """Return the steps that it takes to evaluate all clients: what they train for it, and forward passes."""
     federation = case.federation
     parts = [SAMPLE_PARTS.index(part) for part in case.config.judged_on]
-    samples = federation.clients * count_mean_samples(case, shared, federation.sizes, 0, to_judge=True)
+    evaluated = part._replace(sizes=federation.sizes, when=0)
+    samples = federation.clients * count_mean_samples(case, evaluated, case.method.personal)
     return (samples + FORWARD_SHARE * float(federation.counts[:, parts].sum())) / case.config.train.batch
 
 
-def count_mean_samples(case: Case, shared: State, sizes: np.ndarray, when: int, to_judge: bool = False) -> float:
-    """Return the samples that a client trains on in round `when`, or to be evaluated, mean over clients of these sizes;
-    those that only go forward count by FORWARD_SHARE."""
-    local = get_local_training(case.config, when, to_judge)
+def count_mean_samples(case: Case, part: PlannedRounds, function: Callable[..., State]) -> float:
+    """Return the samples that a client trains on in a function of the method (client, idle, personal), mean over the
+    clients of a round; those that only go forward count by FORWARD_SHARE."""
+    local = get_local_training(case.config, part.when, function == case.method.personal)
     sample = make_blank_samples(case.federation.shape, case.federation.dtype)
 
     def count_samples_of(n: int) -> dict[str, float]:
-        work = count_round_work(case.method, shared, case.mine, sample, n, local, to_judge)
+        work = count_round_work(case.method, part.shared, case.mine, sample, n, local, function)
         return {"all": work.trained + FORWARD_SHARE * work.passed}
-    return average_by_size(sizes, count_samples_of)["all"]
+    return average_by_size(part.sizes, count_samples_of)["all"]
 
 
 def measure_rate(case: Case) -> float:

@@ -66,6 +66,9 @@ def test_the_whole_table():
 @pytest.mark.parametrize("changed, line", [
     ({"stages": [{"rounds": 7, "share": 1., "steps": {"main": 1234.5}}]},
      "steps of a participant in a round main 1,234.5; behind a client's model at the end main 8,641.5"),
+    ({"stages": [{"rounds": 7, "share": .2, "steps": {"main": 10}, "idle": {"mix": 2}}]},
+     "steps of a participant in a round main 10, of another client mix 2; behind a client's model at the end 25.2 "
+     "(main 14, mix 11.2)"),
     ({"uncounted_steps": "those of luck"}, "judging 7.2); not counted: those of luck"),
     ({"participants": [15, 15]}, "7, each with 15 of 15 clients; local training draws 1,040 batches of up to 10"),
     ({"participants": [5, 5]}, "7, each with 5 of 15 clients; local training draws about 1,040 batches"),

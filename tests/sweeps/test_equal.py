@@ -38,6 +38,14 @@ def test_who_takes_part_how_often_counts(train, other, expected):
     assert equal.find_equal_setting(own, twice) == f"train.steps={expected}"
 
 
+def test_clients_that_mix_without_taking_part_count():
+    """A fifth takes part and makes 30 steps a round, each of the others 10."""
+    own = run("local", steps=10, participation=.2)
+    assert equal.find_equal_setting(own, run({"name": "fedah", "mix_everyone": True}, steps=10, participation=.2)) == (
+        "train.steps=70")
+    assert equal.find_equal_setting(own, run("fedah", steps=10, participation=.2)) == "train.steps=30"
+
+
 @pytest.mark.parametrize("method, epochs, expected", [
     ("fedah", 1, 3), ("fedah", 5, 7), ("ditto", 2, 4), ("fedmhc_ah", 1, 3)])
 def test_without_steps_the_answer_is_in_epochs(method, epochs, expected):
@@ -67,6 +75,7 @@ def test_epochs_that_are_not_whole_and_what_cannot_be_counted_are_refused():
         equal.find_equal_setting(run("local", steps=3), run({"name": "fedcps", "layers": 4}, steps=3))
 
 
+STOP = {"stop": {"patience": 3}}
 TIMES, LIMIT = {"availability": {"file": "t.csv"}}, {"stragglers": {"step_seconds": 1., "deadline": 9.}}
 
 
@@ -74,8 +83,10 @@ TIMES, LIMIT = {"availability": {"file": "t.csv"}}, {"stragglers": {"step_second
     (TIMES, {}, "availability.file is set for this row, .*; leave availability or equal_steps out$"),
     ({}, TIMES, "availability.file is set for the row that it names, "),
     (LIMIT, LIMIT, "stragglers.deadline is set for this row, .*; leave stragglers or equal_steps out$"),
-    ({}, LIMIT, "stragglers.deadline is set for the row that it names, ")])
-def test_steps_that_depend_on_time_are_refused(own, other, said):
+    ({}, LIMIT, "stragglers.deadline is set for the row that it names, "),
+    (STOP, {}, "stop is set for this row, .*; leave stop or equal_steps out$"),
+    ({}, STOP, "stop is set for the row that it names, ")])
+def test_steps_that_depend_on_time_or_on_training_are_refused(own, other, said):
     """They were taken for those of clients that all take part and are in time: "equal" rows made twice the work."""
     with pytest.raises(BadInput, match=f"^equal_steps: {said}") as error:
         equal.find_equal_setting(run("local", steps=10, more=own), run("ditto", steps=10, more=other))

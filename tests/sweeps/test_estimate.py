@@ -86,7 +86,7 @@ def test_a_round_by_hand(six, settings, trained, judged, times, clients):
     run, case = six(*settings)
     part, = list_planned_rounds(case)
     assert estimate.count_steps_of_round(case, part) == pytest.approx(trained)
-    assert estimate.count_steps_of_evaluation(case, case.shared) == pytest.approx(judged)
+    assert estimate.count_steps_of_evaluation(case, part) == pytest.approx(judged)
     found = estimate.estimate_cost(run, case, 100.)
     # Bytes of an MLP with 4 features, 8 hidden units and 3 classes.
     size = 4 * (4 * 8 + 8 + 8 * 3 + 3)
@@ -104,11 +104,21 @@ def test_rounds_of_other_work_count_as_many_as_there_are(six):
     """IFCA-CAM trains one model in each of 3 rounds of warm-up, and two in the other round."""
     run, case = six("method={name: ifca_cam, k: 2, warm_up: 3}", "evaluate.every=0")
     warm, both = (estimate.count_steps_of_round(case, part) for part in list_planned_rounds(case))
-    judged = estimate.count_steps_of_evaluation(case, list_planned_rounds(case)[-1].shared)
+    judged = estimate.count_steps_of_evaluation(case, list_planned_rounds(case)[-1])
     assert estimate.estimate_cost(run, case, 100.).steps == pytest.approx(3 * warm + both + judged)
     assert both > 1.9 * warm and judged == pytest.approx(6 * (20 + 3 * 20) / 3 / 10)
     write_rounds(run, 2)
     assert estimate.estimate_cost(run, case, 100.).steps == pytest.approx(warm + both + judged)
+
+
+def test_what_clients_do_that_do_not_take_part_counts(six):
+    """Each of three clients mixes: an epoch of two batches, and a pass over 20 samples before."""
+    made = []
+    for mix in ("true", "false"):
+        _, case = six(f"method={{name: fedah, mix_everyone: {mix}}}", "train.participation=.5")
+        part, = list_planned_rounds(case)
+        made.append(estimate.count_steps_of_round(case, part))
+    assert made[0] - made[1] == pytest.approx(3 * (2 + 20 / 3 / 10))
 
 
 @pytest.mark.parametrize("every, times", [(1, 4), (3, 2), (0, 1)])
