@@ -5,7 +5,8 @@ A job says there
     job NAME: start 1 on HOST: CONFIG SETTINGS        job NAME: ended with code 1, WHY
     job NAME: stopped with code 75 ...                job NAME: stopped with code 2: another job runs it
 
-The last one belongs to a job that found the folder in use. Its start is not one of the run."""
+The last one belongs to a job that found the folder in use; a sweep says "since another process runs it". Its start is
+not one of the run."""
 from __future__ import annotations
 
 import os
@@ -17,7 +18,8 @@ SAID = re.compile(r"^job (?P<job>\S+): (?P<what>.*)$", re.M)
 # The configuration is one word for a shell.
 STARTED = re.compile(r"""start \d+ on \S+: (?:\$'(?:\\.|[^'\\])*'|'[^']*'|"[^"]*"|\\.|\S)+ ?(?P<settings>.*)""")
 ENDED = re.compile(r"ended with code (-?\d+)")
-IN_USE = "stopped with code 2: another job runs it"
+# what a job says, and a sweep
+IN_USE = ("stopped with code 2: another job runs it", "stopped with code 2, since another process runs it")
 REFUSED_FOLDER = re.compile(r"^(?:\d+: )?fedmpi: run folder .* is in use by .*\n", re.M)
 # What a run says of its failure, and what its launcher says of it: the latter complains of any code but 0.
 RUN_SAID = re.compile(r"^(?:\d+: )?(fedmpi: .*)$", re.M)
@@ -44,13 +46,15 @@ def read_job_log(folder: Path) -> JobLog:
         return JobLog(0, "", "", f"{path} cannot be read: {error.strerror}")
     said: list[re.Match[str]] = []
     for match in SAID.finditer(text):
-        if match["what"] != IN_USE:
+        if match["what"] not in IN_USE:
             said.append(match)
         elif starts_of_job := [one for one in said if one["job"] == match["job"]]:
             said.remove(starts_of_job[-1])
     starts = [(match.end(), found["settings"]) for match in said if (found := STARTED.fullmatch(match["what"]))]
     since, settings = starts[-1] if starts else (0, "")
-    printed = REFUSED_FOLDER.sub("", text[since:]) if IN_USE in text else text[since:]
+    printed = text[since:]
+    if any(words in text for words in IN_USE):
+        printed = REFUSED_FOLDER.sub("", printed)
     return JobLog(len(starts), settings, printed, said[-1]["what"] if said else "")
 
 

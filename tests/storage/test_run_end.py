@@ -185,6 +185,21 @@ def test_a_second_job_does_not_make_a_live_run_a_failed_one(tmp_path):
     assert (found.state, found.starts, found.said) == ("failed", 1, "fedmpi: rank 1: no")
 
 
+@pytest.mark.parametrize("ended, state, said", [
+    ("", "killed", "that process is gone"),
+    ("fedmpi: rank 1: no\njob sweep: ended with code 1\n", "failed", "fedmpi: rank 1: no")])
+def test_of_two_sweeps_at_once_the_one_that_was_refused_hides_no_reason(tmp_path, ended, state, said):
+    """Both call themselves `sweep`, so which of the two starts was refused is not known, nor does it matter."""
+    folder = write_log(tmp_path / "r", BEGUN, "round 1")
+    start, refused = START.replace("job 7", "job sweep"), REFUSED.replace("job 8", "job sweep")
+    (tmp_path / "r.txt").write_text(
+        f"{start}{refused}job sweep: stopped with code 2, since another process runs it\nround 1\n{ended}")
+    if not ended:
+        leave_lock(folder)
+    found = read_outcome(folder)
+    assert (found.state, found.starts) == (state, 1) and said in found.said, found
+
+
 def test_a_run_that_has_left_its_settings_alone_is_not_waiting(tmp_path):
     found = read_outcome(write_log(tmp_path / "r"))
     assert (found.state, found.said) == ("unfinished", "")
