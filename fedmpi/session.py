@@ -252,10 +252,11 @@ def note_for_rank_0(folder: Path, message: str) -> str:
     """Log in a run's folder why a worker ends the job of a rank 0 that does not answer; return what the terminal should
     say. The folder stays locked, since that rank may be alive."""
     from fedmpi.progress import Progress
-    log = folder / "log.txt"
+    log, (first, _, more) = folder / "log.txt", message.partition("\nTraceback")
     # a host that does not see the log must not make another one
     if log.is_file():
         Progress(log, quiet=True).note(message)
+        message = first + (f"\n(traceback in {log})" if more else "")
     return message + describe_saved(folder)
 
 

@@ -257,3 +257,5 @@ def test_a_worker_logs_for_a_rank_0_that_hangs_only_where_it_sees_the_log(tmp_pa
                     "auto")
     lines = log.read_text().splitlines()
     assert lines[0] == "before" and [line[19:] for line in lines[1:]] == ["  fedmpi: no", "  look"]
+    said = session.note_for_rank_0(tmp_path, "fedmpi: no\nTraceback (most recent call last):\n  x")
+    assert said.startswith(f"fedmpi: no\n(traceback in {log})\nsaved so far: ") and "Traceback (" in log.read_text()

@@ -86,6 +86,26 @@ def test_a_failing_worker_is_named_once(bench, warm):
     assert bench.saved("failing") and str(bench.saved("failing")[-1]) in done.stderr
 
 
+BUSY = FAILING.replace("from dataclasses", "import time\nfrom dataclasses").replace("Failing", "Busy").replace(
+    "        if data.client == 5", """        from mpi4py import MPI
+        if data.local.round == 1 and MPI.COMM_WORLD.rank == 0:
+            time.sleep(3600)
+        if MPI.COMM_WORLD.rank == 1""")
+
+
+def test_a_worker_that_fails_ends_the_job_of_a_rank_0_that_trains(bench, warm):
+    """Rank 0 hosts clients, and one of its own takes an hour: its heartbeat finds what the worker says."""
+    bench.out("busy.py").write_text(BUSY)
+    done = bench.mpirun(2, "busy", "method=busy:Busy", "train.participation=1", "engine=loop",
+                        "server.hosts_clients=true", python=warm)
+    assert done.returncode not in (0, 2, 75)
+    (message,) = [line for line in done.stderr.splitlines() if "fedmpi:" in line]
+    assert ", round 2 (rank 1 of 2" in message and "ValueError: this client cannot count" in message
+    found = read_outcome(bench.out("busy"))
+    assert (found.state, found.said) == ("failed", message)
+    assert "Traceback" in (bench.out("busy") / "log.txt").read_text() and "Traceback" not in done.stderr + done.stdout
+
+
 @pytest.mark.parametrize("ranks, method, field", [(1, "fedavg", "w"), (2, "fedmhc", "theta"), (3, "fedavg", "w")])
 def test_an_update_that_is_not_finite_names_the_client(bench, ranks, method, field):
     done = bench.run(ranks, f"wild-{ranks}", f"method={method}", "train.lr=1e9")

@@ -75,6 +75,7 @@ class Heartbeat:
                 self.stuck[peer] += self.beat
             self.receive_reports()
             self.send_report(self.make_report())
+            self.world.end_if_worker_failed()
             late = find_late(self.silent, self.stuck, self.last_report, self.limit)
             if late:
                 self.fail(late)

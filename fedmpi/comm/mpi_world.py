@@ -181,15 +181,17 @@ class World(Transport):
             waited = time.perf_counter() - begin
             if waited > FIRST_SLEEP_AFTER_S:
                 time.sleep(min(max(waited / SLEEP_DIVISOR, SHORTEST_SLEEP_S), LONGEST_SLEEP_S))
-            if self.rank == 0 and self.comm.Iprobe(tag=FAILURE_TAG):
-                self._fail_for_worker()
+            self.end_if_worker_failed()
             if self.while_waiting:
                 self.while_waiting()
             if why := self.departures.find_why_to_end():
                 self.fail(why)
 
-    def _fail_for_worker(self) -> None:
-        """Receive a worker's message of failure, and end the job with it."""
+    def end_if_worker_failed(self) -> None:
+        """End the job if rank 0 finds a worker's message of failure. It looks while it waits, and its heartbeat looks
+        while it works; if both find one, either of them ends the job."""
+        if self.rank or not self.comm.Iprobe(tag=FAILURE_TAG):
+            return
         status = self.mpi.Status()
         self.comm.Probe(tag=FAILURE_TAG, status=status)
         text = np.empty(status.Get_count(self.mpi.BYTE), np.uint8)
@@ -208,7 +210,7 @@ class World(Transport):
             if self.rank and tell and self._send_failure(message, code):
                 # Rank 0 ends the job; if it cannot, this rank does.
                 time.sleep(END_BY_RANK_0_S)
-            if self.on_failure and (self.rank == 0 or not tell):
+            if self.on_failure:
                 with suppress(Exception):
                     message = self.on_failure(message)
             print_failure(message)

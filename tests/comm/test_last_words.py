@@ -115,13 +115,13 @@ def test_a_worker_sends_names_that_are_no_text(steps):
 
 def test_a_worker_tells_rank_0_and_waits_for_it_to_end_the_job(steps, capsys):
     world = alone(2, steps)
-    # A worker that fails itself does not use this function.
-    world.on_failure = lambda message: "rank 0's words"
+    # Rank 0 has not ended the job, so it has logged nothing.
+    world.on_failure = lambda message: message + " (in its place)"
     end(world, "fedmpi: é", 75)
     assert steps[0] == ("tell", 0, worlds.FAILURE_TAG, bytes([75]) + "fedmpi: é".encode())
     assert [step[0] for step in steps[1:3]] == ["sleep", "drain"] and steps[3:] == [("abort", 75), ("exit", 75)]
     assert steps[1] == ("sleep", worlds.END_BY_RANK_0_S) and 10 <= worlds.END_BY_RANK_0_S <= 60
-    assert capsys.readouterr().err == "fedmpi: é\n"
+    assert capsys.readouterr().err == "fedmpi: é (in its place)\n"
 
 
 def test_a_worker_whose_words_nobody_takes_ends_the_job_after_two_seconds(steps):
