@@ -116,6 +116,17 @@ def test_killed_and_stopped_again_and_again_it_leaves_the_same_books(bench):
     assert_same_books(bench, "often", "often-whole")
 
 
+def test_a_run_whose_checkpoints_are_gone_begins_its_books_anew(bench):
+    """FeSEM-CAM's round before the first one is row 0 of the history, and is repeated."""
+    words = (*SMALL, *CASES["fesem_cam"][0], "rounds=2", "checkpoint.every=1")
+    assert started(bench, "anew-whole", words) == started(bench, "anew", words) == 0
+    for path in (*bench.saved("anew"), bench.out("anew") / "result.json"):
+        path.unlink()
+    assert started(bench, "anew", words, "auto") == 0
+    assert history(bench, "anew")["round"].tolist() == [0, 1, 2]
+    assert_same_books(bench, "anew", "anew-whole")
+
+
 def test_what_is_newer_than_the_checkpoint_is_dropped_from_the_books(bench):
     """One finished run continues from a checkpoint of its middle with fewer evaluations; another one only has to write
     its result again."""
