@@ -28,7 +28,7 @@ import numpy as np
 
 from fedmpi import __version__
 from fedmpi.config.old_names import rename_settings
-from fedmpi.errors import BadInput
+from fedmpi.errors import BadInput, StorageError
 from fedmpi.json_values import Json, JsonObject, flatten_settings
 from fedmpi.storage.atomic import atomic, report_failed_writes
 from fedmpi.storage.older_versions import add_missing_settings, refuse_changed_method
@@ -206,7 +206,7 @@ def delete_old_checkpoints(folder: Path, keep: int, written: Path | None = None)
 
 def read_sealed_accuracy(path: Path) -> float | None:
     """Return the accuracy in the seal of a checkpoint, None if the seal is not valid."""
-    with suppress(DamagedFile, KeyError), refuse_damage(path, CHECKPOINT_KIND), open_regular(path) as file:
+    with suppress(BadInput, StorageError, KeyError), refuse_damage(path, CHECKPOINT_KIND), open_regular(path) as file:
         return float(read_seal(file, CHECKPOINT_KIND)["accuracy"])
     return None
 
@@ -215,7 +215,7 @@ def is_sound_checkpoint(path: Path) -> bool:
     """Say whether a checkpoint is sound, as far as it is read back after it was written."""
     try:
         check_checkpoint(path, READ_BACK_BYTES)
-    except DamagedFile:
+    except (DamagedFile, StorageError):
         return False
     return True
 

@@ -5,6 +5,7 @@ size, the regions that hold rows (which have checksums of their own) and a check
 """
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import json
@@ -28,6 +29,9 @@ SEAL_BYTES = 4096
 # Bytes that are read and hashed at once.
 HASH_BLOCK_BYTES = 16 << 20
 DIGEST_BYTES = 16
+# What a network file system or a crowded machine says for a while, of files that are whole
+PASSING_ERRORS = (errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENOMEM,
+                  errno.EMFILE, errno.ENFILE)
 HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 REFUSALS = {
     "checkpoint": "{path} cannot be used as a checkpoint: {why}; resume from another one",
@@ -48,12 +52,16 @@ class Flaw(Exception):
 
 @contextmanager
 def refuse_damage(path: Path | str, kind: str) -> Iterator[None]:
-    """Turn every error into DamagedFile: on bad files h5py raises errors of a dozen classes."""
+    """Turn every error into DamagedFile: on bad files h5py raises errors of a dozen classes. One that will pass is a
+    StorageError, so that nobody gives up a file that is whole."""
     try:
         yield
-    except DamagedFile:
+    except (DamagedFile, StorageError):
         raise
     except Exception as error:
+        if isinstance(error, MemoryError) or isinstance(error, OSError) and error.errno in PASSING_ERRORS:
+            raise StorageError(f"{path} cannot be read now ({describe_reason(error)}), though it may be whole; start "
+                               "again once its file system and this machine are well") from error
         why = str(error) if isinstance(error, Flaw) else describe_reason(error)
         # HDF5 goes on with times and addresses
         why = why.partition(": time =")[0]

@@ -1,6 +1,7 @@
 """Damage to checkpoints: any change of their bytes is found before they are used."""
 from __future__ import annotations
 
+import errno
 import random
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import h5py
 import numpy as np
 import pytest
 
+from fedmpi.errors import StorageError
 from fedmpi.storage import seal
 from fedmpi.storage.checkpoint import (
     DamagedFile,
@@ -118,3 +120,28 @@ def test_a_newer_format_is_refused_by_name(tmp_path, monkeypatch):
     assert find_newest(tmp_path)[0] == old
     delete_old_checkpoints(tmp_path, keep=1)
     assert new.exists()
+
+
+@pytest.mark.parametrize("error, damaged", [
+    (OSError(errno.ESTALE, "Stale file handle"), False), (OSError(errno.ENOMEM, "Cannot allocate memory"), False),
+    (MemoryError(), False), (OSError(errno.EIO, "Input/output error"), True), (ValueError("no"), True)])
+def test_a_file_that_cannot_be_read_now_is_not_given_up(tmp_path, monkeypatch, error, damaged):
+    """The newest checkpoint may be whole if its file system does not answer for a while: none before it is taken."""
+    for round in (1, 2):
+        write_checkpoint(tmp_path, snapshot(round), pieces())
+
+    def fail(path):
+        if "000002" in str(path):
+            raise error
+        return opened(path)
+    opened = seal.open_regular
+    monkeypatch.setattr(seal, "open_regular", fail)
+    if damaged:
+        found, refused = find_newest(tmp_path)
+        assert found == tmp_path / "round-000001.h5" and len(refused) == 1
+    else:
+        with pytest.raises(StorageError, match="round-000002.h5 cannot be read now .*, though it may be whole; start"):
+            find_newest(tmp_path)
+    # no other one is deleted for the sake of one that cannot be read
+    delete_old_checkpoints(tmp_path, 1)
+    assert len([*tmp_path.glob("round-*.h5")]) == 2

@@ -49,6 +49,8 @@ FAULTS: list[tuple[str, str, str]] = [
         "self.sent += buffer.nbytes * (self.size - 1)",
     ),
     ("fedmpi.comm.mpi_world:World.gather", "out.nbytes - rows.nbytes", "out.nbytes"),
+    ("fedmpi.comm.heartbeat:Heartbeat.run", "self.world.end_if_worker_failed()", "pass"),
+    ("fedmpi.comm.mpi_world:World.fail", "if self.on_failure:", "if self.on_failure and (self.rank == 0 or not tell):"),
     ("fedmpi.comm.mpi_world:World._wait_for", "waited > FIRST_SLEEP_AFTER_S", "waited > LONGEST_SLEEP_S"),
     ("fedmpi.comm.mpi_world:World._wait_for", "waited / SLEEP_DIVISOR", "waited / 2"),
     ("fedmpi.comm.mpi_world:World.fail", "            time.sleep(END_BY_RANK_0_S)", "            pass"),

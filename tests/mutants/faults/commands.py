@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 FAULTS: list[tuple[str, str, str]] = [
+    ("fedmpi.commands.planned_steps:count_final_steps", "stage.rounds * (1 - stage.share) * n", "n"),
     ("fedmpi.commands.printing:print_errors", "else error.code", "else 1"),
     ("fedmpi.commands.settings_list:find_settings", "{row['name']} {row['help']}", "{row['name']}"),
     ("fedmpi.commands.settings_list:find_settings", "if simple and simple in text", "if simple in text"),
