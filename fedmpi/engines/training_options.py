@@ -125,8 +125,7 @@ def watch_method(method: Method, shared: State, mine: State, blank: Tensor, conf
     """Return what a method asks of its data in any stage of a run, and when a client is judged."""
     data = WatchedData(blank, torch.zeros(1, dtype=torch.int64), 0, get_local_training(config, 0),
                        message=method.message_template(), model=method.model)
-    for _, part in method.stages(shared, config.rounds):
-        part = hide_server_only(part)
+    for part in [hide_server_only(part) for rounds, part in method.stages(shared, config.rounds) if rounds]:
         method.client(part, mine, data)
         alone = replace(data, message=None)
         method.personal(part, mine, alone)
