@@ -162,6 +162,9 @@ class Method:
             if isinstance(vars(cls).get(old), FunctionType | bool):
                 raise BadInput(f"{cls.__module__}: {cls.__name__}.{old} is called {new} since version 0.2; rename it")
 
+    def __post_init__(self) -> None:
+        """Refuse settings that do not go together. Raises ValueError."""
+
     def with_model(self, model: Model) -> Method:
         """Return this method for a network. Checks that need the network belong here; they raise BadInput."""
         return dataclasses.replace(self, model=model)

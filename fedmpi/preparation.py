@@ -75,7 +75,7 @@ def prepare_run(parts: Parts, decision: Decision, progress: Progress, stop: Call
     run.pace.measured = not depends_on_neighbours(run) and parts.config.server.reduce == "exact"
     folder.rewrite_metrics(state.metrics)
     known = decision.snapshot.extra.get("history", "") if decision.snapshot else ""
-    # without a checkpoint the round before the first one is repeated, too, whose row is that of round 0
+    # a run without a checkpoint repeats the round before the first one, too, whose row is that of round 0
     kept = state.round if decision.snapshot else -1
     for warning in filter(None, [*decision.warnings, folder.set_later_checkpoints_aside(state.round),
                                  folder.truncate_history(kept, known)]):

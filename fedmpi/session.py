@@ -24,7 +24,7 @@ from fedmpi.ranks import refuse_mixed, refuse_other_ranks
 from fedmpi.slurm.deadline import Deadline, find_deadline
 from fedmpi.slurm.refusal import mark_refusal
 from fedmpi.stop_signals import StopFlag
-from fedmpi.text import format_error, print_failure
+from fedmpi.text import format_error, print_failure, split_traceback
 
 if TYPE_CHECKING:
     from fedmpi.assembly import Decision
@@ -240,11 +240,11 @@ def make_failure_logger(progress: Progress, folder: RunFolder) -> Callable[[str]
     def note(message: str) -> str:
         progress.note(message)
         folder.release()
-        first, _, more = message.partition("\nTraceback")
+        first, trace = split_traceback(message, folder.log_path)
         remedy = describe_saved(folder.path)
         if not remedy and first.endswith(errors.ROUND_GIVEN_UP):
             remedy = f"\nnothing is saved yet; start again with --out {folder.path} --resume auto, which begins anew"
-        return first + (f"\n(traceback in {folder.log_path})" if more else "") + remedy
+        return first + trace + remedy
     return note
 
 
@@ -252,11 +252,11 @@ def note_for_rank_0(folder: Path, message: str) -> str:
     """Log in a run's folder why a worker ends the job of a rank 0 that does not answer; return what the terminal should
     say. The folder stays locked, since that rank may be alive."""
     from fedmpi.progress import Progress
-    log, (first, _, more) = folder / "log.txt", message.partition("\nTraceback")
+    log = folder / "log.txt"
     # a host that does not see the log must not make another one
     if log.is_file():
         Progress(log, quiet=True).note(message)
-        message = first + (f"\n(traceback in {log})" if more else "")
+        message = "".join(split_traceback(message, log))
     return message + describe_saved(folder)
 
 

@@ -10,6 +10,7 @@ import textwrap
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from itertools import groupby
+from pathlib import Path
 
 # Bytes of the units in which sizes are shown.
 MIB, GIB = 2 ** 20, 2 ** 30
@@ -35,6 +36,12 @@ def format_error(error: object) -> str:
     thousands of characters cut."""
     text = LONG_WORD.sub(lambda found: f"{found[0][:120]}...{found[0][-60:]}", printable(error))
     return LONG_LINE.sub(lambda found: f"{found[0][:700]}...{found[0][-300:]}", text)
+
+
+def split_traceback(message: str, log: Path) -> tuple[str, str]:
+    """Return a message without its traceback, and where that is, which is "" if it has none."""
+    first, _, more = message.partition("\nTraceback")
+    return first, f"\n(traceback in {log})" if more else ""
 
 
 def print_failure(error: object) -> None:

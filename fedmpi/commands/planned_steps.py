@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import numpy as np
 
 from fedmpi.engines.batch_plan import get_local_training
-from fedmpi.engines.dry_run import count_idle_steps, count_steps_by_kind
+from fedmpi.engines.dry_run import count_steps_by_kind
 from fedmpi.engines.step_counter import DISCARDED_KINDS
 from fedmpi.json_values import JsonObject
 from fedmpi.models.build import make_blank_samples
@@ -86,23 +86,22 @@ def plan_stages(case: PlanCase) -> list[Stage]:
     """Return the stages of a planned run, without the method's `uncounted_steps`."""
     found = []
     for part in list_planned_rounds(case):
-        made = compute_mean_steps(case, part, count_steps_by_kind)
+        made = compute_mean_steps(case, part)
         if not part.rounds:
             made = {kind: n for kind, n in made.items() if kind not in DISCARDED_KINDS}
         share = part.participants / case.federation.clients
-        idle = compute_mean_steps(case, part, count_idle_steps) if share < 1 and part.rounds else {}
+        idle = compute_mean_steps(case, part, idle=True) if case.method.idles and share < 1 and part.rounds else {}
         found.append(Stage(part.rounds, share, made, idle))
     return found
 
 
-def compute_mean_steps(case: PlanCase, part: PlannedRounds, count: Callable[..., dict[str, int]]) -> dict[str, float]:
-    """Return a client's steps by kind in a round, mean over the clients among which participants are.
-
-    Args:
-        count: counts those of a client of a given size."""
+def compute_mean_steps(case: PlanCase, part: PlannedRounds, idle: bool = False) -> dict[str, float]:
+    """Return a participant's steps by kind in a round, or (`idle`) those of a client that does not take part, mean over
+    the clients among which participants are."""
     sample = make_blank_samples(case.federation.shape, case.federation.dtype)
     local = get_local_training(case.config, part.when)
-    return average_by_size(part.sizes, lambda n: {**count(case.method, part.shared, case.mine, sample, n, local)})
+    return average_by_size(part.sizes, lambda n: {
+        **count_steps_by_kind(case.method, part.shared, case.mine, sample, n, local, idle)})
 
 
 def average_by_size(sizes: np.ndarray, of: Callable[[int], dict[str, float]]) -> dict[str, float]:

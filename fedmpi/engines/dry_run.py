@@ -162,22 +162,13 @@ def count_round_work(method: Method, shared: State, mine: State, blank: Tensor, 
     return RoundWork(trained, passed, tuple(data.parts), batches)
 
 
-def count_idle_steps(method: Method, shared: State, mine: State, blank: Tensor, n: int,
-                     local: LocalTraining) -> dict[str, int]:
-    """Return the steps by kind of a client with n samples in a round in which it does not take part."""
-    made: Counter[str] = Counter()
-    if method.idles:
-        for kind, number in dry_run(method.idle, method, shared, mine, blank, n, local).made.items():
-            made[classify_steps(kind, OTHERS, local.round < 0)] += number
-    return {kind: number for kind, number in made.items() if number}
-
-
 def count_steps_by_kind(method: Method, shared: State, mine: State, blank: Tensor, n: int,
-                        local: LocalTraining) -> dict[str, int]:
+                        local: LocalTraining, idle: bool = False) -> dict[str, int]:
     """Return the steps by kind of a client with n samples: those of a round in which it takes part, and those of its
-    evaluation."""
+    evaluation; with `idle` those of a round in which it does not take part."""
     made: Counter[str] = Counter()
-    for function, whose in ((method.client, PARTICIPANTS), (method.personal, JUDGED)):
+    takes_part = ((method.client, PARTICIPANTS), (method.personal, JUDGED))
+    for function, whose in ((method.idle, OTHERS),) if idle else takes_part:
         for kind, number in dry_run(function, method, shared, mine, blank, n, local).made.items():
             made[classify_steps(kind, whose, local.round < 0)] += number
     return {kind: number for kind, number in made.items() if number}

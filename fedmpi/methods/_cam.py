@@ -49,8 +49,7 @@ class CAM(Method):
     supports_local_batchnorm = False
 
     def __post_init__(self) -> None:
-        # the clustered method's own checks
-        getattr(super(), "__post_init__", bool)()
+        super().__post_init__()
         if self.warm == "global" and self.warm_steps is not None:
             raise ValueError(f"warm_steps = {self.warm_steps}: with warm global these rounds have the steps of all "
                              "others; set warm to local, or leave warm_steps out")

@@ -206,18 +206,18 @@ def delete_old_checkpoints(folder: Path, keep: int, written: Path | None = None)
 
 def read_sealed_accuracy(path: Path) -> float | None:
     """Return the accuracy in the seal of a checkpoint, None if the seal is not valid."""
-    with suppress(BadInput, StorageError, KeyError), refuse_damage(path, CHECKPOINT_KIND), open_regular(path) as file:
+    with (suppress(DamagedFile, StorageError, KeyError), refuse_damage(path, CHECKPOINT_KIND),
+          open_regular(path) as file):
         return float(read_seal(file, CHECKPOINT_KIND)["accuracy"])
     return None
 
 
 def is_sound_checkpoint(path: Path) -> bool:
     """Say whether a checkpoint is sound, as far as it is read back after it was written."""
-    try:
+    with suppress(DamagedFile, StorageError):
         check_checkpoint(path, READ_BACK_BYTES)
-    except (DamagedFile, StorageError):
-        return False
-    return True
+        return True
+    return False
 
 
 def refuse_other_run(snapshot: Snapshot, config: JsonObject, federation: str) -> None:

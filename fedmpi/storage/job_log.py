@@ -18,8 +18,8 @@ SAID = re.compile(r"^job (?P<job>\S+): (?P<what>.*)$", re.M)
 # The configuration is one word for a shell.
 STARTED = re.compile(r"""start \d+ on \S+: (?:\$'(?:\\.|[^'\\])*'|'[^']*'|"[^"]*"|\\.|\S)+ ?(?P<settings>.*)""")
 ENDED = re.compile(r"ended with code (-?\d+)")
-# what a job says, and a sweep
-IN_USE = ("stopped with code 2: another job runs it", "stopped with code 2, since another process runs it")
+IN_USE_FOR_SWEEP = "stopped with code 2, since another process runs it"
+IN_USE = ("stopped with code 2: another job runs it", IN_USE_FOR_SWEEP)
 REFUSED_FOLDER = re.compile(r"^(?:\d+: )?fedmpi: run folder .* is in use by .*\n", re.M)
 # What a run says of its failure, and what its launcher says of it: the latter complains of any code but 0.
 RUN_SAID = re.compile(r"^(?:\d+: )?(fedmpi: .*)$", re.M)

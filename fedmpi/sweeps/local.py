@@ -22,7 +22,7 @@ from fedmpi.progress import write_stdout
 from fedmpi.stop_signals import SIGNALS_OF_SWEEPS, install_handler
 from fedmpi.storage import run_status
 from fedmpi.storage.atomic import report_failed_writes
-from fedmpi.storage.job_log import find_job_log, read_job_log
+from fedmpi.storage.job_log import IN_USE_FOR_SWEEP, find_job_log, read_job_log
 from fedmpi.storage.lock import is_run_alive
 from fedmpi.sweeps.board import Board
 from fedmpi.sweeps.job import PlannedRun
@@ -156,8 +156,7 @@ class Sweep:
         stopped = code == errors.SAVED or self.stopping and code in (-signal.SIGTERM, 128 + signal.SIGTERM)
         # It was refused because another process had begun it a moment before.
         elsewhere = code == errors.BAD_INPUT and is_run_alive(run.folder)
-        self.note(run, f"{'stopped' if stopped or elsewhere else 'ended'} with code {code}"
-                       + ", since another process runs it" * elsewhere)
+        self.note(run, IN_USE_FOR_SWEEP if elsewhere else f"{'stopped' if stopped else 'ended'} with code {code}")
         found = run.outcome()
         if elsewhere:
             self.board.say(f"{run.name} is under way elsewhere: left alone")

@@ -82,8 +82,8 @@ def lonely(rank: int, size: int, timeout: float = 20.) -> Heartbeat:
     """Return the watch of a rank whose peers are silent; `fail` keeps whom it blames."""
     comm = SimpleNamespace(Iprobe=lambda status: False, Isend=lambda what, peer: SimpleNamespace(Test=lambda: False))
     world = SimpleNamespace(rank=rank, size=size, comm=SimpleNamespace(Dup=lambda: comm),
-                            collectives=4, end_if_worker_failed=lambda: None,
-                            in_collective=False, order=1, mpi=SimpleNamespace(Status=SimpleNamespace))
+                            collectives=4, in_collective=False, order=1, end_if_worker_failed=lambda: None,
+                            mpi=SimpleNamespace(Status=SimpleNamespace))
     return on(world, timeout, [f"n{r}" for r in range(size)])
 
 

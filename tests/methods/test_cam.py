@@ -65,6 +65,10 @@ PLAIN = [(SilentIFCA, "ifca", {"average": "equal"}), (SilentIFCA, "ifca", {"aver
 
 @pytest.mark.parametrize("silent, name, settings", PLAIN, ids=str)
 def test_with_a_global_model_of_no_logits_it_is_what_it_modifies(mlp, federation, silent, name, settings):
+    assert_is_what_it_modifies(mlp, federation, silent, name, settings)
+
+
+def assert_is_what_it_modifies(mlp, federation, silent, name, settings):
     """States and the accuracy of every client are equal bit for bit."""
     found = Lab(silent(warm_up=0, **settings).with_model(mlp), federation, share=SHARE).go()
     plain = Lab(method(name, mlp, **settings), federation, share=SHARE).go()

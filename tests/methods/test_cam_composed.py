@@ -3,7 +3,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import pytest
 import torch
 
@@ -12,8 +11,7 @@ from fedmpi.methods.cgpfl import CGPFL
 from fedmpi.methods.fedgroup import FedGroup
 from fedmpi.methods.lcfed import LCFed
 from tests.federations import Lab, method
-from tests.methods.test_cam import Silent
-from tests.methods.trial import ROUNDS
+from tests.methods.test_cam import Silent, assert_is_what_it_modifies
 
 
 @dataclass(frozen=True)
@@ -46,10 +44,7 @@ COMPOSED = [(SilentLCFed, LCFedCAM, "lcfed", {"K": 3}), (SilentFedGroup, FedGrou
 
 @pytest.mark.parametrize("silent, cam, name, settings", COMPOSED, ids=["lcfed", "fedgroup"])
 def test_a_round_before_the_first_one_is_that_of_the_clustered_method(mlp, federation, silent, cam, name, settings):
-    found = Lab(silent(warm_up=0, **settings).with_model(mlp), federation).go()
-    plain = Lab(method(name, mlp, **settings), federation).go()
-    assert all(torch.equal(getattr(found.shared, field), v) for field, v in plain.shared._asdict().items())
-    np.testing.assert_array_equal(found.judge(ROUNDS)[:, 0], plain.judge(ROUNDS)[:, 0])
+    assert_is_what_it_modifies(mlp, federation, silent, name, settings)
 
 
 @pytest.mark.parametrize("silent, cam, name, settings", COMPOSED, ids=["lcfed", "fedgroup"])

@@ -78,7 +78,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.storage.job_log:read_job_log", 'match["what"] not in IN_USE', 'True'),
     ("fedmpi.storage.job_log:read_job_log", 'if one["job"] == match["job"]', ''),
     ("fedmpi.storage.job_log:read_job_log", 'if any(words in text for words in IN_USE)', 'if False'),
-    ("fedmpi.storage.job_log:", ', "stopped with code 2, since another process runs it")', ',)'),
+    ("fedmpi.storage.job_log:", ', IN_USE_FOR_SWEEP)', ',)'),
     ("fedmpi.storage.seal:refuse_damage", "isinstance(error, MemoryError) or", ""),
     ("fedmpi.storage.seal:refuse_damage", "and error.errno in PASSING_ERRORS", "and False"),
     ("fedmpi.storage.job_log:read_job_log", "starts[-1] if starts", "starts[0] if starts"),
