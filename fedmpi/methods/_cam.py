@@ -66,7 +66,7 @@ class CAM(Method):
 
     def is_warming_up(self, shared: State) -> bool:
         """Say whether g is trained alone in this round, which is the same for all clients."""
-        return self.warm == "global" and bool((shared.round >= 0) & (shared.round < self.warm_up))
+        return self.warm == "global" and 0 <= int(shared.round) < self.warm_up
 
     def stages(self, shared: State, rounds: int) -> list[tuple[int, State]]:
         alone = min(rounds, self.warm_up) if self.warm == "global" else 0
