@@ -39,8 +39,7 @@ def read_global_options(version: Annotated[bool, typer.Option(
 
 @app.command()
 def run(config: ConfigFile, overrides: Overrides = None,
-        out: Annotated[str | None, typer.Option(
-            help="run folder; default: runs/NAME-001, -002, ..., or that of the checkpoint to resume")] = None,
+        out: arguments.RunIn = None,
         resume: on.ResumeOption = None, time_limit: on.TimeLimitOption = None,
         ranks: Annotated[int | None, typer.Option(help="refuse to start on another number of MPI ranks")] = None,
         accept_changed_code: on.AcceptOption = False) -> None:
@@ -62,8 +61,7 @@ def init(folder: Annotated[Path, typer.Argument(help="a new folder", metavar="FO
 
 @app.command()
 def plan(config: ConfigFile, overrides: Overrides = None,
-         ranks: Annotated[int, typer.Option(min=1, max=on.MOST_RANKS, help="ranks to plan, with the server's")] = 3,
-         as_json: AsJson = False) -> None:
+         ranks: on.PlannedRanks = 3, as_json: AsJson = False) -> None:
     """Show which rank would host which clients, memory, bytes and steps per round; nothing is trained.
 
     The federation is prepared if it is not there yet."""
@@ -135,18 +133,18 @@ def submit(config: ConfigFile, overrides: Overrides = None, profile: on.ProfileO
            nodes: on.NodesOption = None, ranks: on.RanksOption = None, gpus: on.GpusOption = None,
            gpu_request: on.GpuRequestOption = None, cpus: on.CpusOption = None, time: on.TimeOption = None,
            partition: on.PartitionOption = None, account: on.AccountOption = None, array: on.ArrayOption = None,
-           option: on.SbatchOption = None, signal: on.SignalOption = None, name: on.JobNameOption = None,
-           out: on.OutOption = None, command: on.CommandOption = None, launcher: on.LauncherOption = None,
-           mpi: on.MpiOption = None, setup: on.SetupOption = None, restarts: on.RestartsOption = None,
-           chain: on.ChainOption = None, prepare: on.PrepareOption = True, dry_run: on.DryRunOption = False,
-           accept_changed_code: on.AcceptOption = False) -> None:
+           at_once: on.AtOnceOption = None, option: on.SbatchOption = None, signal: on.SignalOption = None,
+           name: on.JobNameOption = None, out: on.OutOption = None, command: on.CommandOption = None,
+           launcher: on.LauncherOption = None, mpi: on.MpiOption = None, setup: on.SetupOption = None,
+           restarts: on.RestartsOption = None, chain: on.ChainOption = None, prepare: on.PrepareOption = True,
+           dry_run: on.DryRunOption = False, accept_changed_code: on.AcceptOption = False) -> None:
     """Write a Slurm job script that restarts itself, submit it and print the job's id."""
     with print_errors():
         from fedmpi.commands.submit import submit_command
-        more = [f"--{k}={v}" for k, v in (("partition", partition), ("account", account)) if v] + (option or [])
-        submit_command(config, overrides or [], array or [], more, profile, prepare, dry_run, nodes=nodes, ranks=ranks,
-                       gpus=gpus, gpu_request=gpu_request, cpus=cpus, time=time, signal=signal, name=name, out=out,
-                       command=command, launcher=launcher, mpi=mpi, setup=setup, restarts=restarts, chain=chain,
+        submit_command(config, overrides or [], array or [], option or [], profile, prepare, dry_run, nodes=nodes,
+                       ranks=ranks, gpus=gpus, gpu_request=gpu_request, cpus=cpus, time=time, partition=partition,
+                       account=account, at_once=at_once, signal=signal, name=name, out=out, command=command, mpi=mpi,
+                       launcher=launcher, setup=setup, restarts=restarts, chain=chain,
                        accept_changed_code=accept_changed_code or None)
 
 
@@ -181,10 +179,10 @@ def sweep(path: JobFile, scale: Scale = None, out: RunsIn = None,
           local: on.LocalOption = None, ranks: on.RanksOfRunOption = None,
           slurm: Annotated[bool, typer.Option("--slurm", help="submit them as a job array instead")] = False,
           profile: on.ProfileOption = None, time: on.TimeOption = None, gpus: on.GpusOption = None,
-          cpus: on.CpusOption = None, mpi: on.MpiOption = None, option: on.SbatchOption = None,
+          cpus: on.CpusOption = None, partition: on.PartitionOption = None, account: on.AccountOption = None,
+          at_once: on.AtOnceOption = None, mpi: on.MpiOption = None, option: on.SbatchOption = None,
           setup: on.SetupOption = None,
-          rate: Annotated[float | None, typer.Option(
-              help="with --dry-run: steps a second of one process; default: measured here")] = None,
+          rate: on.RateOption = None,
           dry_run: Annotated[bool, typer.Option(
               "--dry-run", help="print commands and cost, with --slurm the job script; start nothing")] = False,
           accept_changed_code: on.AcceptOption = False) -> None:
@@ -196,8 +194,9 @@ def sweep(path: JobFile, scale: Scale = None, out: RunsIn = None,
     Exit codes: 0 all finished (or submitted), 75 stopped, 2 bad input, 1 some failed."""
     with print_errors():
         from fedmpi.sweeps.changed_code import mark_runs
-        from fedmpi.sweeps.job import plan_job
-        asked: dict[str, object] = {"time": time, "gpus": gpus, "cpus": cpus, "mpi": mpi, "setup": setup}
+        from fedmpi.sweeps.job import list_job_words, plan_job
+        asked: dict[str, object] = {"time": time, "gpus": gpus, "cpus": cpus, "partition": partition,
+                                    "account": account, "at_once": at_once, "mpi": mpi, "setup": setup}
         on.refuse_unused_options(slurm, asked | {"profile": profile, "option": option}, {"local": local, "rate": rate})
         job, runs = plan_job(path, scale, out)
         runs = mark_runs(runs, accept_changed_code)
@@ -207,7 +206,9 @@ def sweep(path: JobFile, scale: Scale = None, out: RunsIn = None,
             return
         if slurm:
             from fedmpi.sweeps import array
-            print(array.submit_runs(runs, dry_run, profile=profile, options=option or [], ranks=ranks, **asked))
+            follow = shlex.join(["fedmpi", "status", *list_job_words(path, scale, out)])
+            print(array.submit_runs(runs, dry_run, profile=profile, options=option or [], follow=follow, ranks=ranks,
+                                    **asked))
             return
         from fedmpi.sweeps.local import Sweep
         code = Sweep(runs, local or 1, ranks or 1, [job.measure, *job.also]).go()
@@ -237,8 +238,7 @@ def compare(first: Annotated[str, typer.Argument(help="run folder", metavar="RUN
 @app.command()
 def export(run: Annotated[str, typer.Argument(help="run folder, or one of its checkpoints", metavar="RUN")],
            out: Annotated[str, typer.Argument(help="file to write", metavar="OUT.safetensors")],
-           client: Annotated[int | None, typer.Option(help="the model by which this client is evaluated; default: "
-                                                           "the global one")] = None,
+           client: arguments.OfClient = None,
            own_code: Annotated[bool, typer.Option("--own-code", help="import the classes that the run names and that "
                                                   "are not built in: only if you trust the run")] = False) -> None:
     """Write a trained model as the state dict of a plain PyTorch module."""

@@ -21,9 +21,10 @@ COMMANDS = ["run", "init", "plan", "data", "methods", "models", "datasets", "par
             "status", "summary", "sweep", "report", "compare", "export", "tensorboard", "wandb", "mlflow", "doctor",
             "verify"]
 SUBMIT = dict.fromkeys(["nodes", "ranks", "gpus", "gpu_request", "cpus", "time", "signal", "name", "out", "command",
-                        "launcher", "mpi", "setup", "restarts", "chain", "accept_changed_code"])
+                        "launcher", "mpi", "setup", "restarts", "chain", "partition", "account", "at_once",
+                        "accept_changed_code"])
 ARRAY = {"profile": None, "options": [], "ranks": None, "time": None, "gpus": None, "cpus": None, "mpi": None,
-         "setup": None}
+         "setup": None, "partition": None, "account": None, "at_once": None}
 A, B, C = Path("a"), Path("b"), Path("c")
 
 
@@ -117,13 +118,14 @@ def test_lists_and_entries_as_json(called, kind):
     ([], {}, [], [], (None, True, False)),
     (["--nodes", "2", "--ntasks", "5", "--gpus", "4", "--cpus", "3", "--time", "02:00:00", "--name", "n", "--out", "o",
       "--command", "c", "--mpi", "", "--setup", "s", "--restarts", "0", "--signal", "", "--partition", "p",
-      "--account", "me", "--option=--mem=8G", "--option=-x", "--array", "seed=1,2", "--array", "f", "--chain", "3",
+      "--account", "me", "--option=--mem=8G", "--option=-x", "--array", "seed=1,2", "--array", "f", "--at-once", "2",
+      "--chain", "3",
       "--launcher", "ibrun", "--gpu-request", "gres", "--profile", "x.yaml", "--no-prepare", "--dry-run",
       "--accept-changed-code"],
      {"nodes": 2, "ranks": 5, "gpus": 4, "cpus": 3, "time": "02:00:00", "name": "n", "out": "o", "command": "c",
       "mpi": "", "setup": "s", "restarts": 0, "signal": "", "chain": 3, "launcher": "ibrun", "gpu_request": "gres",
-      "accept_changed_code": True},
-     ["seed=1,2", "f"], ["--partition=p", "--account=me", "--mem=8G", "-x"], ("x.yaml", False, True))])
+      "partition": "p", "account": "me", "at_once": 2, "accept_changed_code": True},
+     ["seed=1,2", "f"], ["--mem=8G", "-x"], ("x.yaml", False, True))])
 def test_submit(called, words, wanted, array, more, rest):
     given, named, _ = called("fedmpi.commands.submit:submit_command", "submit", "c.yaml", "k=v", *words)
     assert given == ("c.yaml", ["k=v"], array, more, *rest) and named == SUBMIT | wanted
@@ -171,11 +173,15 @@ def test_sweeps_of_a_scale_and_in_a_folder(called, job, words, seeds, folder):
 @pytest.mark.parametrize("words, dry, wanted", [
     ([], False, {}), (["--dry-run"], True, {}),
     (["--ranks", "3", "--time", "1-0", "--gpus", "2", "--cpus", "4", "--mpi", "pmix", "--option=-x", "--option=-y",
-      "--setup", "s"], False, {"ranks": 3, "time": "1-0", "gpus": 2, "cpus": 4, "mpi": "pmix", "options": ["-x", "-y"],
-                               "setup": "s"}), (["--profile", "jsc-like"], False, {"profile": "jsc-like"})])
+      "--setup", "s", "--partition", "p", "--account", "me", "--at-once", "5"], False,
+     {"ranks": 3, "time": "1-0", "gpus": 2, "cpus": 4, "mpi": "pmix", "options": ["-x", "-y"], "setup": "s",
+      "partition": "p", "account": "me", "at_once": 5}),
+    (["--profile", "jsc-like", "--out", "o p"], False,
+     {"profile": "jsc-like", "follow": "fedmpi status job.yaml --out 'o p'"})])
 def test_sweep_as_an_array(called, job, words, dry, wanted):
     given, named, done = called("fedmpi.sweeps.array:submit_runs", "sweep", job, "--slurm", *words, gives="told")
-    assert len(given[0]) == 4 and given[1:] == (dry,) and named == ARRAY | wanted and done.stdout == "told\n"
+    assert len(given[0]) == 4 and given[1:] == (dry,) and done.stdout == "told\n"
+    assert named == ARRAY | {"follow": "fedmpi status job.yaml"} | wanted
 
 
 @pytest.mark.parametrize("words, command, to", [

@@ -154,8 +154,8 @@ def test_a_job_that_cannot_be_put_back_says_so(cluster):
 def test_what_srun_is_given(cluster):
     cluster.run(DONE)
     assert cluster.read("srun.words").splitlines() == [
-        "--mpi=pmi2", "--kill-on-bad-exit=1", "--ntasks=4", "--ntasks-per-node=2", "fedmpi", "run", "c.yaml", "a=1",
-        "b={c: d e}", "threads=3", "--out", "out", "--resume", "auto", "--ranks", "4"]
+        "--mpi=pmi2", "--kill-on-bad-exit=1", "--ntasks=4", "--ntasks-per-node=2", "fedmpi", "run", "c.yaml",
+        "threads=3", "a=1", "b={c: d e}", "--out", "out", "--resume", "auto", "--ranks", "4"]
     assert cluster.read("srun.environment").split() == ["3", "3", "loaded", "unset"]
     cluster.run(DONE, JobScript("c.yaml", mpi="pmix", out="my runs", command=("apptainer", "exec", "f.sif", "fedmpi")),
                 out="my runs")
@@ -279,7 +279,7 @@ def test_a_task_of_an_array_keeps_its_books_beside_its_folder(cluster):
                                          "job 9_1: ended with code 0, finished\n")
     assert cluster.read("all/summary.txt") == "fedmpi summary all\n" and not cluster.read("all/1.part")
     assert cluster.read("srun.words").splitlines()[4:] == [
-        "fedmpi", "run", "c.yaml", "a=1", "b=3", "c=4", "threads=3", "--out", "all/1", "--resume", "auto", "--ranks",
+        "fedmpi", "run", "c.yaml", "threads=3", "a=1", "b=3", "c=4", "--out", "all/1", "--resume", "auto", "--ranks",
         "4"]
 
 

@@ -108,7 +108,7 @@ def test_nothing_but_the_planned_command_runs(tmp_path_factory, config, asked, r
         *([f"--mpi={job.mpi}"] if job.mpi else []), "--kill-on-bad-exit=1", f"--ntasks={ranks}",
         "--distribution=arbitrary" if ranks == 3 else "--ntasks-per-node=2"]
     settings_of_run = (*job.settings, *(job.array[1] if job.array else ()))
-    assert told == [*mine, *job.command, "run", job.config, *settings_of_run, "threads=1", "--out",
+    assert told == [*mine, *job.command, "run", job.config, "threads=1", *settings_of_run, "--out",
                     f"{job.out}/1" if job.array else job.out, "--resume", "auto", "--ranks", str(ranks)]
     directives = [line for line in render_script(job).splitlines() if line.startswith("#SBATCH ")]
     assert [read_directive(line) for line in directives] == list_directives(job)

@@ -155,6 +155,7 @@ def test_what_sbatch_is_told():
     assert told(gpus=3, gpu_request="none")[2:4] == ["--ntasks-per-node=4", "--cpus-per-task=1"]
     assert told(gpus=3, gpu_request="none", launcher="ibrun")[2:4] == ["--ntasks=7", "--cpus-per-task=1"]
     assert "--no-requeue" in told(chain=2) and "--requeue" not in told(chain=2)
+    assert told(array=((), ()), at_once=7)[5] == "--array=0-1%7" and told(at_once=7)[5] == "--requeue"
     assert told(array=((), (), ()))[5:] == ["--array=0-2", *rest, "--output=%x-%A_%a.out"]
 
 
@@ -189,7 +190,7 @@ def test_a_script_is_written_and_submitted(sbatch, tmp_path):
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["mine.sbatch"]
     text = (tmp_path / "runs" / "mine.sbatch").read_text()
     assert "\n#SBATCH --partition=long\n#SBATCH --account=a1\n" in text and "out=runs/mine-$SLURM_JOB_ID\n" in text
-    job = submit.build_job(CONFIG, [], [], ["--partition=long", "--account=a1"], time="01:00:00", name="mine")
+    job = submit.build_job(CONFIG, [], [], [], time="01:00:00", name="mine", partition="long", account="a1")
     assert text == script.render_script(job)
 
 
@@ -230,7 +231,10 @@ def test_a_folder_that_cannot_be_written_is_refused(sbatch, tmp_path):
     *(({"options": (option,)}, f"--option={option} contradicts the plan in the script; give `fedmpi submit` {own}")
       for option, own in (("-N=3", "--nodes"), ("-N3", "--nodes"), ("-n7", "--ntasks"), ("-HN3", "--nodes"),
                           ("--nod=3", "--nodes"), ("--no-requeue", "--restarts 0"), ("--no-req", "--restarts 0"))),
-    ({"restarts": -1}, "--restarts -1: should be 0 or more"),
+    ({"restarts": -1}, "--restarts -1: should be 0 or more"), ({"at_once": -1}, "--at-once -1: should be 0 or more"),
+    ({"partition": "a\nb"}, "--partition .*control characters"), ({"account": "\0"}, "--account .*control characters"),
+    ({"options": ("-a=1-9%2",)}, "give `fedmpi submit` --at-once, or `fedmpi sweep` --at-once"),
+    ({"options": ("--ntasks=3",)}, "give `fedmpi submit` --ntasks, or `fedmpi sweep` --ranks"),
     ({"chain": -1}, "--chain -1"), ({"gpus": 10**7}, "--gpus 10000000: should be 0 or more, and at most 1,000,000"),
     ({"array": ((),) * 10001}, "10,001 runs; an array has at most 10,000")], ids=str)
 def test_a_job_that_cannot_be_is_refused(asked, message):

@@ -131,6 +131,13 @@ def test_ranks_follow_from_the_gpus_and_how_they_are_asked_for(config):
     assert (shared.planned_ranks, shared.settings) == (6, ("device=cuda", "server.hosts_clients=true"))
     assert "--gpus-per-task=1" in list_directives(shared)
     assert "srun --mpi=pmi2 --kill-on-bad-exit=1 --gpus-per-task=1)" in render_script(shared)
+    trains = ["server.hosts_clients=true"]
+    assert submit.build_job(config, trains, [], [], nodes=2, gpus=3, gpu_request="gres").planned_ranks == 6
+    assert submit.build_job(config, trains, [], [], gpus=3, gpu_request="gpus-per-task").settings == (
+        "device=cuda", "server.hosts_clients=true")
+    # One of the runs has a server apart.
+    mixed = submit.build_job(config, trains, ["server.hosts_clients=true,false"], [], nodes=2, gpus=3)
+    assert mixed.planned_ranks == 7
     # What the user says comes last and counts.
     assert submit.build_job(config, ["device=cpu"], [], [], gpus=3).settings == ("device=cpu",)
 

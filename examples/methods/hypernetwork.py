@@ -9,11 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fedmpi.method import SERVER_ONLY, WHOLE, ClientData, Method, Participants, RowsByField
 from fedmpi.settings import Ge, Gt
+
+# Names the draw of the first embeddings and of A
+START_STREAM = 0x4E7
 
 
 class Shared(NamedTuple):
@@ -49,9 +53,10 @@ class Hypernetwork(Method):
     supports_local_batchnorm = False
 
     def init(self, n: int) -> tuple[Shared, Mine]:
-        w, generator = self.model.start, torch.Generator().manual_seed(0)
-        v = torch.randn(n, self.e, generator=generator) / self.e ** .5
-        A = torch.randn(len(w), self.e, generator=generator) * .01
+        # the run's seed, so that runs of several seeds differ, and a stream of its own
+        w, rng = self.model.start, np.random.default_rng((self.model.seed, START_STREAM))
+        v = torch.from_numpy(rng.standard_normal((n, self.e))) / self.e ** .5
+        A = torch.from_numpy(rng.standard_normal((len(w), self.e))) * .01
         return Shared(v.to(w), A.to(w)), Mine(w)
 
     def message_template(self) -> Message:

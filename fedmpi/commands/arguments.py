@@ -14,10 +14,14 @@ RunFolders = Annotated[list[str], typer.Argument(help="run folders, finished or 
 JobFile = Annotated[str, typer.Argument(help="YAML file: rows, columns and seeds of runs; or the name of one that came "
                                              "with fedmpi, e.g. digits", metavar="JOB")]
 Scale = Annotated[str | None, typer.Option(help="a smaller variant that the job names")]
+RunIn = Annotated[str | None, typer.Option(
+    help="run folder; default: runs/NAME-001, -002, ..., or that of the checkpoint to resume")]
 RunsIn = Annotated[str | None, typer.Option(help="folder of the job's runs; default: runs/JOB[-SCALE]")]
 ReportIn = Annotated[str | None, typer.Option(help="folder to write to; default: OUT/report, or report")]
 TableMeasures = Annotated[list[str] | None, typer.Option(
     "--measure", help="what the table shows: a name in result.json, such as accuracy_worst_decile; give it again for a "
                       "further table; default: the job's, or the accuracy of the best round")]
+OfClient = Annotated[int | None, typer.Option(
+    help="the model by which this client is evaluated; default: the global one")]
 ForPrint = Annotated[bool, typer.Option(
     "--print", help="figures for papers: PDF files, too, and PNG files of 300 dpi; takes longer")]

@@ -245,9 +245,20 @@ def check_data(world: Transport) -> Iterator[Check]:
     here = [name for name in registry.list_available("datasets") if is_present(name, root)]
     blind = [r for r, sees in enumerate(seen) if sees != seen[0]]
     state = "" if seen[0] else ", made when needed"
+    problem = f"ranks {format_spans(blind)} see another one; set data.root to a folder that all nodes share"
     yield Check("data", f"{root} (data.root{state}); without a network there are {', '.join(here)}",
-                f"ranks {format_spans(blind)} see another one; set data.root to a folder that all nodes share"
-                if blind else "")
+                problem if blind else find_why_unwritable(root))
+
+
+def find_why_unwritable(folder: Path) -> str:
+    """Say why nothing can be written in a folder, which may have to be made first, and what to do; "" if it can."""
+    above = next(path for path in (folder, *folder.parents) if path.exists())
+    try:
+        with tempfile.TemporaryDirectory(dir=above):
+            return ""
+    except OSError as error:
+        return (f"nothing can be written there ({describe_reason(error)}); let the runs set data.cache to a folder "
+                "that can be written and that all nodes share, and data.root, too, unless the data are there")
 
 
 def is_present(name: str, root: Path) -> bool:

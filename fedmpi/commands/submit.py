@@ -63,6 +63,7 @@ def build_job(config: str, settings: list[str], array: list[str], options: list[
         asked["command"] = split_command("--command", str(asked["command"]))
     name = re.sub(r"[^\w-]", "_", Path(config).stem, flags=re.ASCII)[:100] or "job"
     defaults = {"cpus": max(run.threads for run in configs), "name": name, "command": (sys.executable, "-m", "fedmpi")}
+    asked["server_trains"] = all(run.server.hosts_clients for run in configs)
     job = JobScript(config, array=runs, **merge_fields(profile, options, asked, defaults))
     refuse_contradictions(job, asked, "--ntasks")
     return replace(job, settings=(*choose_gpu_settings(job, configs), *settings))
@@ -92,6 +93,8 @@ def refuse_contradictions(job: JobScript, asked: Mapping[str, object], ranks_opt
         server = ", and one for the server" * job.server_has_own_rank
         raise BadInput(f"{ranks_option} {ranks} with --gpus {job.gpus}: a run has a rank for each GPU{server}, which "
                        f"makes {job.planned_ranks}; leave {ranks_option} out")
+    if job.at_once and not job.array and asked.get("at_once"):
+        raise BadInput(f"--at-once {job.at_once}: of use for a job array alone; add --array, or leave --at-once out")
     if job.chain and restarts is not None:
         raise BadInput(f"--restarts {restarts} with --chain {job.chain}: the jobs of a chain follow each other, and "
                        "none starts again; leave --restarts out, or give --chain 0 for one job that starts again")
@@ -101,7 +104,8 @@ def choose_gpu_settings(job: JobScript, configs: Sequence[Config]) -> tuple[str,
     """Return what a job for GPUs sets beside the user's settings. It is refused if it finds no GPU, unless `device` was
     set; and the server trains if Slurm gives it a GPU of its own."""
     on_gpu = ("device=cuda",) if job.gpus and all(run.device == "auto" for run in configs) else ()
-    return (*on_gpu, *(() if job.server_has_own_rank or not job.gpus else ("server.hosts_clients=true",)))
+    trains = job.gpus and not job.server_has_own_rank and not job.server_trains
+    return (*on_gpu, *(("server.hosts_clients=true",) if trains else ()))
 
 
 def load_runs(config: str, settings: list[str], array: list[str]) -> list[Config]:

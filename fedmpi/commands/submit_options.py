@@ -10,16 +10,20 @@ import typer
 from fedmpi.errors import BadInput
 
 LocalOption = Annotated[int | None, typer.Option(min=1, help="runs at a time; default 1")]
+RateOption = Annotated[float | None, typer.Option(
+    help="with --dry-run: steps a second of one process; default: measured here")]
 # No cluster has as many cores; a plan has a row for each rank.
 MOST_RANKS = 1_000_000
 
+PlannedRanks = Annotated[int, typer.Option(min=1, max=MOST_RANKS, help="ranks to plan, with the server's")]
 RanksOfRunOption = Annotated[int | None, typer.Option(
     min=1, max=MOST_RANKS, help="MPI ranks of each run; default 1, with --slurm the profile's")]
 ProfileOption = Annotated[str | None, typer.Option(
     metavar="NAME|FILE", help="a site's options: generic, one-node, cray-pmi, tacc-like, jsc-like or a YAML file")]
 NodesOption = Annotated[int | None, typer.Option(min=1, help="nodes; default 1")]
 RanksOption = Annotated[int | None, typer.Option(
-    "--ntasks", min=1, help="ranks on all nodes; default 2 a node; with --gpus one per GPU and the server's")]
+    "--ntasks", "--ranks", min=1, help="ranks on all nodes; default 2 a node; with --gpus one per GPU, and "
+    "the server's unless that trains")]
 GpusOption = Annotated[int | None, typer.Option(min=0, help="GPUs per node")]
 GpuRequestOption = Annotated[str | None, typer.Option(
     metavar="HOW", help="how sbatch is asked for GPUs: gpus-per-node (default), gres, gpus-per-task or none")]
@@ -30,6 +34,8 @@ PartitionOption = Annotated[str | None, typer.Option(help="partition")]
 AccountOption = Annotated[str | None, typer.Option(help="account")]
 ArrayOption = Annotated[list[str] | None, typer.Option(
     metavar="KEY=A,B|FILE", help="a job array over all combinations, or a run per line of FILE")]
+AtOnceOption = Annotated[int | None, typer.Option(
+    min=0, help="so many runs of a job array at a time; default 0: as many as Slurm starts")]
 SbatchOption = Annotated[list[str] | None, typer.Option(metavar="TEXT", help="more for sbatch: --option=--mem=8G")]
 SignalOption = Annotated[str | None, typer.Option(
     help="what Slurm sends so many seconds before the end; '': nothing; default USR1@120")]
@@ -63,11 +69,11 @@ def refuse_unused_options(slurm: bool, only_slurm: Mapping[str, object], never_s
         slurm: whether the runs are to be submitted.
         only_slurm: options by their names that count with --slurm alone; None stands for one that was not given.
         never_slurm: the same for those that count without it."""
-    unused = never_slurm if slurm else only_slurm
-    given = " ".join(f"--{name}" for name, value in unused.items() if value is not None and value != [])
+    unused = [name for name, value in (never_slurm if slurm else only_slurm).items() if value not in (None, [])]
+    given = " ".join(f"--{name.replace('_', '-')}" for name in unused)
     if given and slurm:
         raise BadInput(f"{given}: --slurm makes no use of it; leave it out, since Slurm decides how many runs go on at "
-                       "a time")
+                       "a time, and --at-once how many at most")
     if given:
         raise BadInput(f"{given}: of use with --slurm alone; add --slurm to submit the runs as a job array, or leave "
                        f"{given} out to run them here")

@@ -16,8 +16,9 @@ def summarise_runs(folder: str | Path) -> str:
     """Return a table of the runs below a folder, and a line that counts them. Raises BadInput if there is none."""
     logs = sorted((path for path in Path(folder).rglob("*.txt") if path.name not in OTHER_LOGS), key=make_natural_key)
     if not logs:
-        raise BadInput(f"{folder}: there is no run of a job array or a sweep here; give the folder that holds its runs "
-                       "and what they printed: 0.txt, 1.txt, ...")
+        raise BadInput(f"{folder}: there is no run of a job array or a sweep here that has started; give the folder "
+                       "that holds its runs and what they printed: 0.txt, 1.txt, ... (squeue shows those that still "
+                       "wait, and `fedmpi status JOB` all runs of a sweep)")
     found = [run_status.read_outcome(path.with_suffix("")) for path in logs]
     rows = [[path.relative_to(folder).with_suffix(""), o.state, o.starts, o.settings, o]
             for path, o in zip(logs, found, strict=True)]

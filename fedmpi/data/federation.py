@@ -52,6 +52,7 @@ FEDERATION_KIND = "federation"
 FEDERATION_FORMAT = 2
 # A client's samples are divided into these: the columns of Federation.counts.
 SAMPLE_PARTS = ("train", "validation", "test")
+SHARE_CACHE = "set data.cache to a folder that all nodes share"
 # A data set whose files change while they are read is read at most so often.
 LOADS = 2
 
@@ -85,11 +86,10 @@ class Federation:
 
     def __init__(self, path: str | Path, fingerprint: str | None = None):
         self.path = Path(path)
-        self.file = open_federation(self.path)
+        self.file = open_federation(self.path, fingerprint is not None)
         self.key, self.fingerprint = self.file.about["key"], self.file.about["fingerprint"]
         if fingerprint not in (None, self.fingerprint):
-            raise BadInput(f"{path}: this rank sees another federation than rank 0 does; set data.cache to a folder "
-                           "that all nodes share")
+            raise BadInput(f"{path}: this rank sees another federation than rank 0 does; {SHARE_CACHE}")
         facts = self.file.json("facts")
         self.name, self.settings = facts["settings"]["name"], facts["settings"]
         self.classes, self.vocabulary, self.group_names = (
@@ -142,10 +142,11 @@ class Federation:
             self.read_all_label_counts()
 
 
-def open_federation(path: Path) -> SealedFile | FirstFormat:
+def open_federation(path: Path, rank_0_has_it: bool = False) -> SealedFile | FirstFormat:
     """Open a federation of this version or of fedmpi 0.1. Raises BadInput if the file is missing or damaged."""
     if not path.exists() or not os.access(path, os.R_OK):
-        raise BadInput(f"{path}: there is no federation here that can be read; `fedmpi data CONFIG` makes it")
+        raise BadInput(f"{path}: there is no federation here that can be read" + (
+            f", although rank 0 reads it; {SHARE_CACHE}" if rank_0_has_it else "; `fedmpi data CONFIG` makes it"))
     with seal.refuse_damage(path, FEDERATION_KIND):
         first = seal.is_plain_hdf5(path)
     return FirstFormat(path) if first else SealedFile(path, FEDERATION_KIND)

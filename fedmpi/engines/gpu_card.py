@@ -52,7 +52,9 @@ def choose_device(config: Config, world: Transport, server_host: str, hosts: boo
         server_host: host of rank 0"""
     if config.device == "cpu" or not hosts or not torch.cuda.is_available():
         if config.device == "cuda" and hosts:
-            raise BadInput(f"device = cuda, but PyTorch sees no GPU on {world.host}; set device=cpu or auto")
+            raise BadInput(f"device = cuda, but PyTorch sees no GPU on {world.host}; see there what nvidia-smi says, "
+                           "and whether this PyTorch is built for CUDA; leave the node out if its GPU is ill (sbatch "
+                           f"--exclude={world.host}), or set device=auto to train on the CPU where there is no GPU")
         return torch.device("cpu")
     beside_server = world.host == server_host and not config.server.hosts_clients and world.size > 1
     return torch.device("cuda", (world.local_rank - beside_server) % torch.cuda.device_count())

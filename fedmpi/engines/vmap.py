@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 # After memory was short, so many chunks in a row must fit before twice as many clients are tried again.
 CHUNKS_BEFORE_DOUBLING = 64
 BATCHNORM_REFUSED = (
-    "engine = vmap: it cannot train a network with BatchNorm; set engine=loop, or the model's norm to group")
+    "engine = vmap: it cannot train a network with BatchNorm; set engine=loop, or, for resnet18, model.norm=group")
 # Vectors of parameters that a client takes while it trains by SGD: start, weights, gradients, states, results.
 VECTORS_PER_CLIENT = 10
 

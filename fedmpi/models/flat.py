@@ -211,7 +211,7 @@ class Model(Net):
     Args:
         build: returns a new module.
         example: two samples as the network takes them.
-        seed: seeds the initial parameters, `start` (d,).
+        seed: the run's; seeds the initial parameters, `start` (d,).
         head: names of the head's blocks; none: the last Linear layer.
         policy: whose the running statistics are, see refuse_statistics."""
 
@@ -228,7 +228,7 @@ class Model(Net):
         super().__init__(module, names)
         self.base.trained, self.head.trained, self.head.prefix = self.trained, self.trained, prefix
         self.start = self.flatten()
-        self._build, self._seed = build, seed
+        self._build, self.seed = build, seed
         self.phi, self.h = slice(0, self.base.size), slice(self.base.size, self.size)
         self.blocks |= {"base": self.phi, "head": self.h}
         # In training mode dropout would let any two results differ.
@@ -249,7 +249,7 @@ class Model(Net):
         return Net(self._build_another(j), self.names).flatten()
 
     def _build_another(self, j: int) -> nn.Module:
-        return build_seeded(self._build, self._seed + START_SEED_STRIDE * j)
+        return build_seeded(self._build, self.seed + START_SEED_STRIDE * j)
 
     def eval(self) -> None:
         """Set all three networks to evaluation mode; those that are in it already are not visited."""

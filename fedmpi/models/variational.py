@@ -49,7 +49,7 @@ class Variational:
             raise BadInput(f"method: its code needs a network without BatchNorm; {AVOID_STATISTICS}")
         f = count_features(model)
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(model._seed + CODE_SEED_OFFSET)
+            torch.manual_seed(model.seed + CODE_SEED_OFFSET)
             code = nn.Linear(f, 2 * f)
         self.encoder, self.experts = append_layers(model, code), append_layers(model, code, Experts())
         first = torch.cat([p.detach().flatten() for p in code.parameters()]).to(model.start.device)

@@ -33,9 +33,9 @@ def report_paths(paths: list[str], scale: str | None, out: str | None, to: str |
             raise BadInput(f"--measure {measures[0]}: the tables of a day with a GPU are always the same; leave it out")
         return f"report {gpu_tables.write_day(folders, Path(to or 'report'))}"
     if is_job:
-        from fedmpi.sweeps.job import plan_job
+        from fedmpi.sweeps.job import list_job_words, plan_job
         job, runs = plan_job(paths[0], scale, out)
-        words = [paths[0], *(["--scale", scale] if scale else []), *(["--out", out] if out else [])]
+        words = list_job_words(paths[0], scale, out)
         shown = results.collect_job_results(job, runs, shlex.join(["fedmpi", "sweep", *words]))
         remedy, folder = f"`{shown.command}` makes them", Path(to) if to else runs[0].folder.parents[2] / "report"
     else:

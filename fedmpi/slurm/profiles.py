@@ -1,7 +1,8 @@
 """Site profiles: what `fedmpi submit --profile NAME|FILE` takes in place of a row of options.
 
 A profile is a YAML file of options, by their names with _ in place of -, and two texts: `description`, and `tested`,
-which says where the profile was tried, or begins with "no". What the command line says counts more."""
+which says where the profile was tried, or begins with "no". What the command line says counts more. The options that
+belong to one job (`name`, `out`, `array`) stand in no profile."""
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -17,7 +18,8 @@ LARGEST_PROFILE_BYTES = 100_000
 # option -> the type of its value, and the field of JobScript that it sets
 FIELDS: dict[str, tuple[type, str]] = {
     "nodes": (int, "nodes"), "ntasks": (int, "ranks"), "cpus": (int, "cpus"), "gpus": (int, "gpus"),
-    "gpu_request": (str, "gpu_request"), "time": (str, "time"), "signal": (str, "signal"),
+    "gpu_request": (str, "gpu_request"), "time": (str, "time"), "partition": (str, "partition"),
+    "account": (str, "account"), "at_once": (int, "at_once"), "signal": (str, "signal"),
     "command": (str, "command"), "launcher": (str, "launcher"), "mpi": (str, "mpi"), "restarts": (int, "restarts"),
     "chain": (int, "chain"), "setup": (str, "setup")}
 WANTED = {int: "a whole number", str: "a text; put it into quotes"}

@@ -34,9 +34,11 @@ SIGNAL = re.compile(r"(?:[BR]{1,2}:)?\w{1,10}(?:@\d{1,5})?", re.ASCII)
 # The plan is written from these options; given to sbatch beside it they would contradict it.
 PLANNED_OPTIONS = {
     "--nodes": "--nodes", "-N": "--nodes", "--ntasks": "--ntasks", "-n": "--ntasks", "--ntasks-per-node": "--ntasks",
-    "--cpus-per-task": "--cpus", "-c": "--cpus", "--time": "--time", "-t": "--time", "--array": "--array",
-    "-a": "--array", "--job-name": "--name", "-J": "--name", "--signal": "--signal", "--wrap": "--command",
+    "--cpus-per-task": "--cpus", "-c": "--cpus", "--time": "--time", "-t": "--time", "--array": "--at-once",
+    "-a": "--at-once", "--job-name": "--name", "-J": "--name", "--signal": "--signal", "--wrap": "--command",
     "--no-requeue": "--restarts 0", "--requeue": "--restarts"}
+# Which of these `fedmpi sweep` has; the others it takes from a profile.
+OPTIONS_OF_SWEEPS = {"--ntasks": "--ranks", "--cpus": "--cpus", "--time": "--time", "--at-once": "--at-once"}
 # Short options stand together, and the value of the last one behind it: -HN3. These take none.
 GLUED_OPTION = re.compile(r"-[hHIkOQsvVW]*([A-Za-z])")
 
@@ -55,9 +57,13 @@ class JobScript:
         nodes: how many
         ranks: on all nodes; with `gpus` they follow from it, see `planned_ranks`
         cpus: of each rank, and its threads
-        gpus: of each node: a rank each, and the server as one more
+        gpus: of each node: a rank each, and the server as one more, unless it trains
         gpu_request: how sbatch is asked for them, one of GPU_REQUESTS
+        server_trains: whether the runs set server.hosts_clients
+        at_once: so many runs of an array at a time; 0: as many as Slurm starts
         time: time limit, as Slurm writes it
+        partition: "" for the site's default
+        account: "" for the user's default
         signal: what Slurm sends so many seconds before the end; "" for nothing
         options: more for sbatch, for example --partition=long
         command: the words that call fedmpi
@@ -80,7 +86,11 @@ class JobScript:
     cpus: int = 1
     gpus: int = 0
     gpu_request: str = "gpus-per-node"
+    server_trains: bool = False
+    at_once: int = 0
     time: str = "01:00:00"
+    partition: str = ""
+    account: str = ""
     signal: str = "USR1@120"
     options: tuple[str, ...] = ()
     command: tuple[str, ...] = ("fedmpi",)
@@ -95,7 +105,8 @@ class JobScript:
         for option, value in (("nodes", self.nodes), ("ntasks", self.ranks), ("cpus", self.cpus)):
             if not 1 <= value <= LARGEST_NUMBER:
                 raise BadInput(f"--{option} {value}: should be 1 or more, and at most {LARGEST_NUMBER:,}")
-        for option, value in (("gpus", self.gpus), ("restarts", self.restarts), ("chain", self.chain)):
+        for option, value in (("gpus", self.gpus), ("restarts", self.restarts), ("chain", self.chain),
+                              ("at-once", self.at_once)):
             if not 0 <= value <= LARGEST_NUMBER:
                 raise BadInput(f"--{option} {value}: should be 0 or more, and at most {LARGEST_NUMBER:,}")
         if self.nodes > self.planned_ranks:
@@ -110,7 +121,9 @@ class JobScript:
         check_job_name(self.name)
         split_command("--launcher", self.launcher)
         for what, texts in (("--launcher", (self.launcher,)), ("--mpi", (self.mpi,)), ("--command", self.command),
-                            ("--out", (self.out or "-", *self.folders)), ("the configuration", (self.config,)),
+                            ("--out", (self.out or "-", *self.folders)),
+                            ("--partition", (self.partition,)), ("--account", (self.account,)),
+                            ("the configuration", (self.config,)),
                             ("the setting", (*self.settings, *sum(self.array, ()))), ("--option", self.options)):
             refuse_control_characters(what, *texts)
         if self.setup.strip() not in ("", ":"):
@@ -124,15 +137,23 @@ class JobScript:
         for what, path in (("--out", self.out), ("the configuration", self.config)):
             if path is not None and (not path or path[0] in "-!(),"):
                 raise BadInput(f"{what} {path!r}: commands would not take it for a path; write ./{path}")
-        for option in self.options:
+        for option in self.all_options:
             quote_for_sbatch(option)
             if own := find_planned_option(option):
-                raise BadInput(f"--option={option} contradicts the plan in the script; give `fedmpi submit` {own}")
+                in_a_sweep = OPTIONS_OF_SWEEPS.get(own, "--profile and a file that says it")
+                raise BadInput(f"--option={option} contradicts the plan in the script; give `fedmpi submit` {own}, or "
+                               f"`fedmpi sweep` {in_a_sweep}")
 
     @property
     def server_has_own_rank(self) -> bool:
         """True if the server is a rank beside those that train. Slurm would give it a GPU by --gpus-per-task."""
-        return self.gpu_request != "gpus-per-task"
+        return self.gpu_request != "gpus-per-task" and not self.server_trains
+
+    @property
+    def all_options(self) -> list[str]:
+        """The words for sbatch that the plan does not need."""
+        named = (("partition", self.partition), ("account", self.account))
+        return [*(f"--{name}={value}" for name, value in named if value), *self.options]
 
     @property
     def planned_ranks(self) -> int:
@@ -212,6 +233,6 @@ def list_directives(job: JobScript) -> list[str]:
     ranks = f"--ntasks={job.planned_ranks}" if find_launcher_kind(job) == "ibrun" else f"--ntasks-per-node={per_node}"
     return [f"--job-name={job.name}", f"--nodes={job.nodes}", *([gpus] if gpus else []), ranks,
             f"--cpus-per-task={job.cpus}", f"--time={job.time}",
-            *([f"--array=0-{len(job.array) - 1}"] if job.array else []),
+            *([f"--array=0-{len(job.array) - 1}" + f"%{job.at_once}" * (job.at_once > 0)] if job.array else []),
             "--no-requeue" if job.chain else "--requeue", *([f"--signal={job.signal}"] if job.signal else []),
-            "--open-mode=append", f"--output=%x-{'%A_%a' if job.array else '%j'}.out", *job.options]
+            "--open-mode=append", f"--output=%x-{'%A_%a' if job.array else '%j'}.out", *job.all_options]

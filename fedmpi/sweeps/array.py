@@ -1,7 +1,6 @@
 """A sweep's runs as a Slurm job array: the script of `fedmpi submit`, with the run folders of the sweep."""
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,7 +14,7 @@ from fedmpi.sweeps.job import PlannedRun, make_slug
 
 
 def submit_runs(runs: list[PlannedRun], dry_run: bool = False, profile: str | None = None, options: Sequence[str] = (),
-              **asked: object) -> str:
+                follow: str = "", **asked: object) -> str:
     """Submit the runs that are neither finished nor under way.
 
     Args:
@@ -23,6 +22,7 @@ def submit_runs(runs: list[PlannedRun], dry_run: bool = False, profile: str | No
         dry_run: submit nothing.
         profile: see `make_array`.
         options: see `make_array`.
+        follow: the command that shows all runs of the sweep.
         **asked: see `make_array`.
     Returns:
         What to tell the user, or (`dry_run`) the script.
@@ -38,7 +38,7 @@ def submit_runs(runs: list[PlannedRun], dry_run: bool = False, profile: str | No
     prepare_federations(run.settings for run in waiting)
     number, path = submit_script(job)
     return (f"submitted {path} as job {number}: {len(waiting)} of {len(runs)} runs; squeue --jobs {number} and "
-            f"fedmpi summary {shlex.quote(str(job.out))} show them")
+            f"{follow} show them")
 
 
 def make_array(runs: list[PlannedRun], profile: str | None = None, options: Sequence[str] = (),
@@ -52,7 +52,8 @@ def make_array(runs: list[PlannedRun], profile: str | None = None, options: Sequ
         asked: fields of JobScript; None stands for the profile's value or the default."""
     out = runs[0].folder.parents[2]
     fields = merge_fields(profile, options, asked, {
-        "ranks": 1, "cpus": max(run.settings.threads for run in runs), "command": (sys.executable, "-m", "fedmpi")})
+        "ranks": 1, "server_trains": all(run.settings.server.hosts_clients for run in runs),
+        "cpus": max(run.settings.threads for run in runs), "command": (sys.executable, "-m", "fedmpi")})
     job = JobScript(
         str(runs[0].config), array=tuple(tuple(run.overrides) for run in runs),
         folders=tuple(str(run.folder.relative_to(out)) for run in runs), out=str(out),

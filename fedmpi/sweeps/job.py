@@ -129,6 +129,11 @@ def plan_job(path: str, scale: str | None, out: str | None) -> tuple[SweepJob, l
     return narrow_job(job, scale), runs
 
 
+def list_job_words(path: str, scale: str | None, out: str | None) -> list[str]:
+    """Return the words that name a job on the command line; arguments as of `plan_job`."""
+    return [path, *(["--scale", scale] if scale else []), *(["--out", out] if out else [])]
+
+
 def load_job(path: str | Path) -> SweepJob:
     """Read a job file. Raises BadInput that names the file and what is wrong in it."""
     refuse_file_of_run(Path(path))

@@ -43,6 +43,15 @@ def test_what_is_written_of_a_folder(tmp_path, monkeypatch):
     assert str(doctor.write_trial(tmp_path)[1][0]).startswith(f"folder       {tmp_path}: an HDF5 file")
 
 
+def test_a_folder_of_data_that_cannot_be_made_is_a_problem(tmp_path, monkeypatch):
+    """In /proc nobody can make a folder, not even root."""
+    monkeypatch.setattr(doctor.Data, "root", "/proc/a/b")
+    (found,) = doctor.check_data(Solo())
+    assert found.facts.startswith("/proc/a/b (data.root, made when needed)") and "set data.cache to" in found.problem
+    monkeypatch.setattr(doctor.Data, "root", str(tmp_path / "new"))
+    assert [*doctor.check_data(Solo())][0].problem == "" and not [*tmp_path.iterdir()]
+
+
 class Ranks(Solo):
     """Rank 0 of three; the reports of the others are given."""
     size = 3

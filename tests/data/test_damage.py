@@ -109,6 +109,8 @@ def test_a_rank_that_sees_another_federation_is_refused(federation):
     assert Federation(one.path, one.fingerprint).fingerprint == one.fingerprint
     with pytest.raises(BadInput, match="this rank sees another federation than rank 0 does; set data.cache"):
         Federation(other.path, one.fingerprint)
+    with pytest.raises(BadInput, match="no federation here that can be read, although rank 0 reads it; set data.cache"):
+        Federation(other.path.with_name("none.h5"), one.fingerprint)
 
 
 @pytest.mark.parametrize("name", ["y", "labels"])

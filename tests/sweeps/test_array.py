@@ -68,8 +68,8 @@ def test_what_failed_or_has_too_few_rounds_is_submitted_again(runs, tmp_path, mo
     (tmp_path / "sbatch").write_text("#!/bin/sh\necho 4711\n")
     (tmp_path / "sbatch").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{ENVIRONMENT['PATH']}")
-    assert array.submit_runs(runs, **ASKED) == ("submitted runs/out-1.sbatch as job 4711: 3 of 4 runs; squeue --jobs "
-                                              "4711 and fedmpi summary 'out 1' show them")
+    assert array.submit_runs(runs, follow="fedmpi status j.yaml", **ASKED) == (
+        "submitted runs/out-1.sbatch as job 4711: 3 of 4 runs; squeue --jobs 4711 and fedmpi status j.yaml show them")
     text = (tmp_path / "runs" / "out-1.sbatch").read_text()
     assert "#SBATCH --array=0-2\n" in text and "local/beta-1" in text
     assert [line.split("out=$folder/")[1] for line in text.splitlines() if ") settings+=" in line] == [
@@ -141,13 +141,46 @@ def test_the_script_can_be_looked_at_first(runs, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("words, message", [
     (["--time", "04:00:00", "--gpus", "2"], "--time --gpus: of use with --slurm alone; add --slurm to submit the runs"),
-    (["--mpi", ""], "--mpi: of use with"), (["--option=--mem=8G", "--profile", "x"], "--profile --option: of use"),
+    (["--mpi", ""], "--mpi: of use with"), (["--at-once", "2"], "--at-once: of use with"),
+    (["--slurm", "--option=--signal=USR1@600", "--dry-run"], "or `fedmpi sweep` --profile and a file that says it"),
+    (["--slurm", "--option=--array=0-9%4", "--dry-run"], "or `fedmpi sweep` --at-once"),
+    (["--option=--mem=8G", "--profile", "x"], "--profile --option: of use"),
     (["--slurm", "--local", "2"], "--local: --slurm makes no use of it; leave it out"),
     (["--slurm", "--dry-run", "--rate", "5"], "--rate: --slurm makes no use of it"),
     (["--slurm", "--dry-run", "--gpus", "2", "--ranks", "7"], "--ranks 7 with --gpus 2: a run has a rank for each")])
 def test_options_that_would_not_count_are_refused(runs, words, message):
     done = CliRunner().invoke(app, ["sweep", "job.yaml", *words])
     assert done.exit_code == 2 and message in " ".join(done.output.split()) and not Path("runs").exists()
+
+
+def test_a_row_keeps_the_threads_that_it_sets(runs):
+    """What stands last counts, so the CPUs of a rank are only the default of its threads."""
+    made = array.make_array([run._replace(overrides=[*run.overrides, f"threads={n}"]) for n, run in enumerate(runs, 1)],
+                            cpus=4, **ASKED)
+    text = script.render_script(made)
+    assert ' run "$config" \\\n    threads="$SLURM_CPUS_PER_TASK" "${settings[@]}" --out ' in text
+    rows = [line for line in text.splitlines() if ") settings+=" in line]
+    assert [f" threads={n}); out=" in row for n, row in enumerate(rows, 1)] == 4 * [True]
+
+
+def test_so_many_runs_at_a_time(runs, tmp_path):
+    asked = ASKED | {"partition": "long"}
+    text = script.render_script(array.make_array(runs, at_once=3, **asked))
+    assert "#SBATCH --array=0-3%3\n" in text and "#SBATCH --partition=long\n" in text
+    (tmp_path / "site.yaml").write_text("at_once: 2\npartition: short\naccount: a1\n")
+    of_site = array.make_array(runs, "./site.yaml", **ASKED)
+    assert (of_site.at_once, of_site.partition, of_site.account) == (2, "short", "a1")
+    assert array.make_array(runs, "./site.yaml", **asked).all_options == ["--partition=long", "--account=a1"]
+
+
+def test_a_server_that_trains_has_no_rank_of_its_own(runs):
+    def made(*settings):
+        given = [run._replace(settings=dataclasses.replace(run.settings, server=dataclasses.replace(
+            run.settings.server, hosts_clients=trains))) for run, trains in zip(runs, settings, strict=True)]
+        return array.make_array(given, gpus=3, **ASKED | {"ranks": None})
+    assert made(True, True, True, True).planned_ranks == 3
+    # those whose server does not train need one more
+    assert made(True, False, True, True).planned_ranks == 4
 
 
 def test_ranks_are_those_of_the_profile_unless_they_are_asked_for(runs, tmp_path):

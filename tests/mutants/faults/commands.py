@@ -37,6 +37,8 @@ FAULTS: list[tuple[str, str, str]] = [
         "// parts - 2]",
     ),
     ("fedmpi.commands.doctor:check_collectives", "ranks[:, :2].max(0)", "ranks[:, :2].min(0)"),
+    ("fedmpi.commands.doctor:check_data", "find_why_unwritable(root)", '""'),
+    ("fedmpi.commands.submit:build_job", "all(run.server.hosts_clients", "any(run.server.hosts_clients"),
     ("fedmpi.commands.doctor:format_speed", "BYTES / seconds / 1e6", "BYTES / seconds / 1e3"),
     ("fedmpi.commands.doctor:write_trial", "1e3 * whole", "1e3 * flush"),
     ("fedmpi.commands.doctor:write_trial", "free > MIN_FREE_BYTES", "free >= MIN_FREE_BYTES"),

@@ -66,7 +66,6 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.report.figures.ranks:list_groups", "and not (groups and groups[-1][1] >= last)", ""),
     ("fedmpi.report.command:report_paths", "runs[0].folder.parents[2]", "runs[0].folder.parents[1]"),
     ("fedmpi.report.command:report_paths", "[*map(Path, dict.fromkeys(paths))]", "[*map(Path, paths)]"),
-    ("fedmpi.report.command:report_paths", '*(["--out", out] if out else [])', ""),
     ("fedmpi.report.significance:compute_wilcoxon_p", "rankdata(np.abs(", "rankdata(-np.abs("),
     ("fedmpi.report.significance:compute_wilcoxon_p", "ranks[differences != 0]", "ranks"),
     ("fedmpi.report.significance:compute_wilcoxon_p", ">= distance", "> distance"),

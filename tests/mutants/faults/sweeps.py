@@ -99,5 +99,7 @@ FAULTS: list[tuple[str, str, str]] = [
      '("under way", "finished", "failed", "killed", "unfinished", "waiting")'),
     ("fedmpi.sweeps.array:submit_runs", "and not is_run_alive(run.folder)", ""),
     ("fedmpi.sweeps.array:make_array", "max(run.settings.threads for run in runs)", "runs[0].settings.threads"),
+    ("fedmpi.sweeps.array:make_array", "all(run.settings.server", "any(run.settings.server"),
+    ("fedmpi.sweeps.job:list_job_words", '*(["--out", out] if out else [])', ""),
     ("fedmpi.sweeps.array:make_array", "runs[0].folder.parents[2]", "runs[0].folder.parents[1]"),
     ("fedmpi.sweeps.changed_code:mark_runs", "[] if accept else known", "known")]
