@@ -14,8 +14,10 @@ if TYPE_CHECKING:
 
 
 def list_files(folder: Path) -> list[Path]:
-    """List the paths whose sizes and times stand for the contents of an unpacked folder."""
-    return [folder / "train", folder / "val" / "images", find_annotation_file(folder)]
+    """List the paths whose sizes and times stand for the contents of an unpacked folder: a new file changes the time of
+    the folder that it lies in, and of none above it."""
+    of_classes = sorted((folder / "train").glob("*/images"))
+    return [folder / "train", *of_classes, folder / "val" / "images", find_annotation_file(folder)]
 
 
 def find_annotation_file(folder: Path) -> Path:

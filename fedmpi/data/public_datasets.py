@@ -4,6 +4,7 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 from typing import ClassVar
+from zipfile import is_zipfile
 
 import numpy as np
 
@@ -27,7 +28,11 @@ class PublicDataset:
     def load(self, root: Path) -> Dataset:
         """Read the .npz file if it is there, otherwise call `fetch`. Raises BadInput if there is no sound data set."""
         npz = root / f"{self.name}.npz"
-        return check_samples(read_npz(npz) if npz.exists() else self.fetch(root), f"data.name = {self.name}")
+        return check_samples(read_npz(npz) if self.is_whole(npz) else self.fetch(root), f"data.name = {self.name}")
+
+    def is_whole(self, npz: Path) -> bool:
+        """Say whether the .npz file is there, and nobody is downloading it."""
+        return npz.exists()
 
     def files(self, root: Path) -> list[Path]:
         """List the files that `fetch` reads, so that a change of their sizes or times is noticed."""
@@ -179,14 +184,21 @@ class MedMnist(PublicDataset):
     def files(self, root: Path) -> list[Path]:
         return [root / f"{self.name}.npz"]
 
+    def is_whole(self, npz: Path) -> bool:
+        # medmnist writes under this name while it downloads; a file that was cut short lacks the end of a zip archive
+        return is_zipfile(npz)
+
     def fetch(self, root: Path) -> Dataset:
-        """Download the .npz file with the package medmnist and read it. Raises BadInput if that fails."""
+        """Download the .npz file with the package medmnist, which replaces one that was cut short, and read it. Raises
+        BadInput if that fails."""
         npz, = self.files(root)
         try:
             with prepare_download(root, self.name):
                 import medmnist
                 getattr(medmnist, self.title)("train", root=str(root), download=True)
         except ImportError:
+            if npz.exists():
+                return read_npz(npz)
             raise self.make_missing_error(root, "install the package that downloads it: pip install 'fedmpi[medmnist]'"
                                           ) from None
         # The message of medmnist is a page long, so it is not shown.

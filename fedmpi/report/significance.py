@@ -6,11 +6,13 @@ mean ranks is Nemenyi's (Demsar, Statistical comparisons of classifiers over mul
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from fedmpi.json_values import flatten_settings
+from fedmpi.own_code.fingerprint import shorten_hash
 from fedmpi.report.escapes import escape_markdown
 from fedmpi.report.results import ReportRun, Results
 from fedmpi.task import CLASSIFICATION, Task, find_task
@@ -116,6 +118,24 @@ def has_same_samples(run: ReportRun, other: ReportRun) -> bool:
         return bool(hashes[0] == hashes[1])
     return all(run.data_settings[name] == other.data_settings[name]
                for name in run.data_settings.keys() & other.data_settings.keys())
+
+
+def list_sample_differences(runs: Iterable[ReportRun]) -> list[str]:
+    """Return a line for each column and seed of which finished runs had other samples, or another file of who takes
+    part, although their settings of the data are the same: a file was replaced between them."""
+    found: dict[tuple[str, int, str, str], dict[str, list[str]]] = {}
+    for run in runs:
+        result = run.outcome.result or {}
+        files, settings = result.get("files"), flatten_settings(run.settings or {})
+        named = {"samples": result.get("federation"), **(files if isinstance(files, dict) else {})}
+        for what, value in named.items():
+            if isinstance(value, str):
+                alike = sorted(run.data_settings.items()) if what == "samples" else settings.get(what)
+                key = (run.column, run.seed, what, str(alike))
+                found.setdefault(key, {}).setdefault(value, []).append(run.row)
+    return [f"{column}, seed {seed}: finished runs differ in {what}, and cannot be compared: " + " and ".join(
+        f"{shorten_hash(value)} ({'; '.join(rows)})" for value, rows in by_hash.items())
+        for (column, seed, what, _), by_hash in found.items() if len(by_hash) > 1]
 
 
 def find_best_row(clients: dict[str, dict[int, np.ndarray]]) -> str:

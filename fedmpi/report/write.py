@@ -102,7 +102,8 @@ def render_page(results: Results, found: list[Described], comparisons: list[sign
 
 def list_remarks(results: Results) -> list[str]:
     """Return a line for each change of the user's own code that a run accepted between two starts, one for each row
-    whose runs differ in such code, and one for all finished runs of which a file is missing or damaged."""
+    whose runs differ in such code, those of `list_sample_differences`, and one for all finished runs of which a file is
+    missing or damaged."""
     changes = [f"{run.name}, seed {run.seed}: {line}" for run in results.runs
                for line in list_accepted_changes(run.outcome)]
     finished = [run for run in results.runs if run.outcome.result]
@@ -110,6 +111,7 @@ def list_remarks(results: Results) -> list[str]:
     changes += [f"{row}: {line}" for row in results.rows for line in list_code_differences(
         {f"{run.name}, seed {run.seed}": (run.outcome.result or {}).get("own_code")
          for run in results.runs if run.row == row})]
+    changes += significance.list_sample_differences(results.runs)
     return changes + [f"{lack}: " + "; ".join(f"{run.name}, seed {run.seed}" for run in runs) for lack, runs in (
         ("metrics.jsonl cannot be read to its end, and curves end there", short),
         ("history.h5 is missing or damaged, and tests and figures leave out the clients",

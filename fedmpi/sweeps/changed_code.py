@@ -37,22 +37,24 @@ def mark_runs(runs: list[PlannedRun], accept: bool) -> list[PlannedRun]:
 
 
 def refuse_changed_data(outcomes: list[RunResult]) -> None:
-    """Raise BadInput if a finished run had other samples than a run of the same data settings and seed that is still to
-    be made would get now, as after a file of data was replaced. The data are prepared here if they are not yet."""
+    """Raise BadInput if runs are left to be made, and a finished run had other samples than its data settings and seed
+    give now, as after a file of data was replaced: seeds and columns that are left would get the new ones. The data are
+    prepared here if they are not yet."""
     known = [(run, result, list_data_settings(run)) for run, result in outcomes]
     left = {data: run for run, result, data in known if not result}
     now: dict[str, str] = {}
-    for run, result, data in known:
+    for run, result, data in known if left else []:
         then = (result or {}).get("federation")
-        if not isinstance(then, str) or data not in left:
+        if not isinstance(then, str):
             continue
         # Data that cannot be prepared fail in their run, which says why.
         with suppress(BadInput):
             now[data] = now.get(data) or Federation(
                 prepare_federation(run.settings.data, run.settings.seed)).fingerprint
         if now.get(data, then) != then:
+            other = left[data].name if data in left else "it"
             raise BadInput(f"{run.folder} was finished, the run {run.name} of this job, on other samples than "
-                           f"{left[data].name} would get now: the data, or code that divides them, have changed since; "
+                           f"{other} would get now: the data, or code that divides them, have changed since; "
                            "put back what it was, remove that folder, or give the sweep another --out")
 
 

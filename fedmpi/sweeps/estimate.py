@@ -21,6 +21,8 @@ from fedmpi.sweeps.speed_probe import time_rounds
 from fedmpi.text import MIB, format_columns, format_duration, printable
 
 # What is timed: rounds of FedAvg, of so many clients that make so many steps each.
+# A rate measured with these settings and samples of one shape serves for all runs that have them.
+RATE_SETTINGS = ("model", "train", "engine", "threads", "precision", "device", "cuda_graphs")
 TIMED_STEPS = 10
 TIMED_CLIENTS = 8
 NOTE = ("steps: batches that the clients train on, also before the first round and to be evaluated; samples that only "
@@ -50,7 +52,7 @@ def show_costs(runs: list[PlannedRun], at_once: int, ranks: int, rate: float | N
     for run in runs:
         case = prepare_case(str(run.config), run.overrides)
         settings = to_plain(run.settings)
-        key = repr([settings["data"]["name"], *(settings[name] for name in ("model", "train", "engine", "threads"))])
+        key = repr([case.federation.shape, case.federation.classes, *(settings[name] for name in RATE_SETTINGS)])
         if key not in rates:
             rates[key] = rate or measure_rate(case)
         costs.append(estimate_cost(run, case, rates[key]))

@@ -52,6 +52,10 @@ def test_another_folder_has_another_key(folder):
     before = make_source_key("tiny_imagenet", folder.parent)
     (folder / "val" / "val_annotations.txt").write_text("val_0.JPEG\tn01\n")
     assert make_source_key("tiny_imagenet", folder.parent) != before
+    # an archive that was unpacked in part is completed later
+    before = make_source_key("tiny_imagenet", folder.parent)
+    (folder / "train" / "n02" / "images" / "n02_9.JPEG").write_bytes(b"")
+    assert make_source_key("tiny_imagenet", folder.parent) != before
 
 
 def spoil(folder, what):

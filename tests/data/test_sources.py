@@ -197,6 +197,22 @@ def test_medmnist_is_downloaded_once_and_its_validation_part_is_for_training(tmp
     assert len(sources.load_source("tissuemnist", tmp_path / "root").y_train) == 8
 
 
+def test_a_medmnist_file_that_was_cut_short_is_downloaded_again(tmp_path, medmnist, monkeypatch):
+    """As after a download that was killed, or while another process is at it."""
+    root = tmp_path / "root"
+    medmnist(STORE)
+    sources.load_source("tissuemnist", root)
+    whole = (root / "tissuemnist.npz").read_bytes()
+    (root / "tissuemnist.npz").write_bytes(whole[:len(whole) // 2])
+    assert not BUILT_IN["tissuemnist"]().is_here(root)
+    assert len(sources.load_source("tissuemnist", root).y_train) == 8
+    # without the package, one hears of the file
+    (root / "tissuemnist.npz").write_bytes(whole[:len(whole) // 2])
+    monkeypatch.setitem(sys.modules, "medmnist", None)
+    with pytest.raises(BadInput, match="tissuemnist.npz: not an .npz file, or cut short"):
+        sources.load_source("tissuemnist", root)
+
+
 def test_a_medmnist_download_that_fails_is_one_line(tmp_path, medmnist):
     medmnist('raise RuntimeError("a page\\nof advice")')
     with pytest.raises(BadInput, match="nor downloaded .from https://example.org/tissuemnist.npz.") as error:

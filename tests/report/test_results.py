@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from fedmpi.errors import BadInput
-from fedmpi.report import latex, tables
+from fedmpi.report import latex, tables, write
 from fedmpi.report.command import list_given_runs, report_paths
 from fedmpi.report.results import ReportRun, Results, collect_folder_results, collect_job_results
+from fedmpi.report.significance import list_sample_differences
 from fedmpi.sweeps import job as jobfile
 from tests.report import made
 from tests.sweeps import jobs
@@ -176,3 +177,19 @@ def test_a_column_names_only_settings_that_its_runs_have(tmp_path):
         made.run(tmp_path / str(number), settings={"method": {"name": "local"}, "data": {"partition": partition}})
     assert collect_folder_results([tmp_path / "0", tmp_path / "1"]).columns == [
         "data.partition.name=dirichlet, data.partition.beta=0.5", "data.partition.name=n_class, data.partition.n=3"]
+
+
+def test_runs_on_unlike_samples_are_named(tmp_path):
+    """Their settings are the same, so a file was replaced in between; a column of other settings has other samples."""
+    who = {"availability": {"file": "away.csv"}}
+    runs = [ReportRun(row, column, seed, made.run(tmp_path / f"{row}{column}{seed}", settings, result={
+        "federation": samples * 64, "files": {"availability.file": file * 64}}))
+        for row, column, seed, samples, file, settings in (
+            ("A", "one", 0, "a", "f", who), ("B", "one", 0, "b", "f", who), ("C", "one", 0, "a", "e", who),
+            ("A", "one", 1, "c", "d", who), ("B", "two", 0, "d", "c", {"data": {"clients": 5}}),
+            ("D", "one", 0, "e", "b", {"data": {"clients": 9}, "availability": {"file": "other.csv"}}))]
+    a, b, e, f = (letter * 12 for letter in "abef")
+    assert list_sample_differences(runs) == [
+        f"one, seed 0: finished runs differ in samples, and cannot be compared: {a} (A; C) and {b} (B)",
+        f"one, seed 0: finished runs differ in availability.file, and cannot be compared: {f} (A; B) and {e} (C)"]
+    assert set(list_sample_differences(runs)) <= set(write.list_remarks(Results("t", "c", [], ["one"], [0], runs)))

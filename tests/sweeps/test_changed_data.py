@@ -26,8 +26,9 @@ def plan(path: str, out: str = "out"):
     return job.plan_job(path, None, out)[1]
 
 
-def write_job(cache, *methods: str) -> str:
-    path = jobs.write(Path(), cache, rows={name: name for name in methods}, columns={"one": {}}, published={})
+def write_job(cache, *methods: str, **more) -> str:
+    path = jobs.write(Path(), cache, rows={name: name for name in methods}, columns={"one": {}}, published={},
+                      **more)
     config = json.loads(Path("c.yaml").read_text())
     config["data"] |= {"name": "arrays", "file": "mine.npz", "clients": 3}
     Path("c.yaml").write_text(json.dumps(config))
@@ -49,6 +50,11 @@ def test_a_finished_run_on_other_samples_is_another_run(tmp_path, cache, monkeyp
         with pytest.raises(BadInput, match=r"seed-0 was finished, the run fedavg / one / seed 0 of this job, on other "
                                            r"samples than local / one / seed 0 would get now: .*; put back what it"):
             changed_code.mark_runs(plan(path), accept)
+    # A sweep that was interrupted after its first seed has no run of that seed left.
+    seeds = write_job(cache, "fedavg", seeds=[0, 1])
+    with pytest.raises(BadInput, match="fedavg / one / seed 0 of this job, on other samples than it would get now: "):
+        changed_code.mark_runs(plan(seeds), False)
+    path = write_job(cache, "fedavg", "local")
     # Without the file the run that is left says what is wrong.
     Path("mine.npz").rename("away.npz")
     assert changed_code.mark_runs(plan(path), False) == plan(path)

@@ -188,21 +188,23 @@ def test_each_network_is_measured_once(tmp_path, cache, monkeypatch, capsys):
     """Rows with the same network and training share a rate; a column with another network has its own."""
     path = jobs.write(tmp_path, cache, rows={"A": "fedavg", "B": "local"}, published={}, columns={
         "one": {}, "wide": {"model": {"name": "mlp", "hidden": 16}}, "long": {"train.steps": 9},
-        "more rounds": {"rounds": 7}})
+        "more rounds": {"rounds": 7},
+        "bf16": {"precision": "bf16"}})
     runs = job.expand(job.load_job(path), path, tmp_path / "out", None)
-    rates = iter((10., 20., 30.))
+    rates = iter((10., 20., 30., 40.))
     monkeypatch.setattr(estimate, "measure_rate", lambda case: next(rates))
     monkeypatch.setenv("COLUMNS", "200")
     estimate.show_costs(runs, 1, 1, None)
     lines = capsys.readouterr().out.splitlines()
-    assert [shlex.split(line) for line in lines[:8]] == [["fedmpi", *run.words()] for run in runs]
-    assert [line.split()[-3] for line in lines[11:19]] == ["10", "10", "20", "20", "30", "30", "10", "10"]
-    assert lines[19].endswith("with 1 at a time on 1 worker each")
+    assert [shlex.split(line) for line in lines[:10]] == [["fedmpi", *run.words()] for run in runs]
+    assert [line.split()[-3] for line in lines[13:23]] == [
+        "10", "10", "20", "20", "30", "30", "10", "10", "40", "40"]
+    assert lines[23].endswith("with 1 at a time on 1 worker each")
     # Nothing is measured; one rank of four is the server.
     estimate.show_costs(runs, 2, 4, 5.)
     lines = capsys.readouterr().out.splitlines()
-    assert {line.split()[-3] for line in lines[11:19]} == {"5"}
-    assert lines[19].endswith("with 2 at a time on 3 workers each")
+    assert {line.split()[-3] for line in lines[13:23]} == {"5"}
+    assert lines[23].endswith("with 2 at a time on 3 workers each")
     for rate in (0, -1.):
         with pytest.raises(BadInput, match=f"--rate {rate}: should be more than 0 steps a second"):
             estimate.show_costs(runs, 1, 1, rate)

@@ -3,6 +3,8 @@ from __future__ import annotations
 
 FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.data.table_blocks:", r'r"\s*|Unnamed: \d+|', r'r"\s+|Unnamed: \d+|'),
+    ("fedmpi.data.folders:list_files", "*of_classes, ", ""),
+    ("fedmpi.data.public_datasets:MedMnist.is_whole", "is_zipfile(npz)", "npz.exists()"),
     ("fedmpi.data.client_table:format_client_table", "federation.all_counts", "federation.counts"),
     ("fedmpi.data.client_table:format_client_table", "known[g] if known else g", "g"),
     ("fedmpi.data.client_table:format_client_table", "counts()[:, 0] > 0", "counts().sum(1) > 0"),
@@ -32,7 +34,7 @@ FAULTS: list[tuple[str, str, str]] = [
         "if npz.exists() or list_files is None",
         "if list_files is None",
     ),
-    ("fedmpi.data.public_datasets:PublicDataset.load", "if npz.exists() else", "if npz.is_dir() else"),
+    ("fedmpi.data.public_datasets:PublicDataset.load", "if self.is_whole(npz) else", "if npz.is_dir() else"),
     ("fedmpi.data.text:read_news", "int(label) - 1", "int(label)"),
     ("fedmpi.data.text:make_vocabulary", "-counts[t], t", "t, -counts[t]"),
     ("fedmpi.data.text:encode_texts", "ids.get(token, 0)", "ids.get(token, 1)"),
