@@ -172,16 +172,16 @@ class HostedClients:
             self.portions.clear()
             judges_all = judge and after == "all"
             rest = np.setdiff1d(self.clients, everybody).tolist() if self.method.idles or judges_all else []
-            if judges_all:
-                # train the others too, only to measure them; their new state is discarded
-                for client, (mine, up) in self.apply(self.hooks.client, rest, shared, when):
-                    evaluator.measure_after_training(client, mine, up)
+            # train the others too, only to measure them; their new state is discarded
+            for client, (mine, up) in self.apply(self.hooks.client, rest, shared, when) if judges_all else ():
+                evaluator.measure_after_training(client, mine, up)
+            # who does not take part has none, measured or not
+            self.messages.clear()
             if self.method.idles:
                 for client, mine in self.apply(self.hooks.idle, rest, shared, when, OTHERS):
                     self._keep(client, mine)
             evaluator.finish()
             self._refuse_bad_states()
-            self.messages.clear()
             wait_for_device(self.device)
 
     def _keep(self, client: int, mine: State, known: bool = False) -> None:

@@ -73,7 +73,8 @@ def kmeans(rows: Tensor, k: int, start: Tensor | None, seed: tuple[int, ...], we
     from sklearn.exceptions import ConvergenceWarning
     from threadpoolctl import threadpool_limits
     rows, groups = (rows.float() if rows.numel() > LARGE_TABLE else rows.double()).numpy(), min(k, len(rows))
-    state = int(np.random.SeedSequence(seed).generate_state(1)[0])
+    # the round before the first one is -1
+    state = int(np.random.SeedSequence([part % 2**32 if part < 0 else part for part in seed]).generate_state(1)[0])
     if start is not None and groups < k:
         return Clusters(find_nearest(rows, start.double().numpy()), 0, k)
     init = "k-means++" if start is None else start.numpy().astype(rows.dtype)

@@ -69,11 +69,13 @@ class CAM(Method):
         return self.warm == "global" and 0 <= int(shared.round) < self.warm_up
 
     def stages(self, shared: State, rounds: int) -> list[tuple[int, State]]:
+        """Return the rounds in which g is trained alone, and the stages of the clustered method."""
         alone = min(rounds, self.warm_up) if self.warm == "global" else 0
-        return [(n, shared._replace(round=torch.tensor(t))) for n, t in ((alone, 0), (rounds - alone, self.warm_up))]
+        after = shared._replace(round=torch.tensor(self.warm_up))
+        return [(alone, shared._replace(round=torch.tensor(0))), *super().stages(after, rounds - alone)]
 
     def stage_of(self, shared: State) -> int:
-        return int(not self.is_warming_up(shared))
+        return 0 if self.is_warming_up(shared) else 1 + super().stage_of(shared)
 
     def list_oddities(self, rounds: int) -> list[str]:
         if self.warm == "local" or self.warm_up < rounds:
@@ -98,6 +100,12 @@ class CAM(Method):
         trained, up = super().client(shared, mine, data.with_added_logits(self.model, shared.g))
         start = self.find_clustered_start(shared, mine, up, data)
         return trained, extend_state(up, ADDED, theta0=self.train_global(start, shared.g, data))
+
+    def idle(self, shared: State, mine: State, data: ClientData) -> State:
+        # As in `client`: no steps beside g, and else the clustered method's, which see the sum
+        if self.is_warming_up(shared):
+            return copy_state(mine)
+        return super().idle(shared, mine, data.with_added_logits(self.model, shared.g))
 
     def find_clustered_start(self, shared: State, mine: State, up: State, data: ClientData) -> Tensor:
         """Return the model that the client's round began from."""

@@ -73,9 +73,17 @@ class CGPFL(Method):
         return Shared(self.model.start.repeat(self.K, 1), torch.full((n,), -1)), Mine(self.model.start)
 
     def client(self, shared: Shared, mine: Mine, data: ClientData) -> tuple[Mine, Up]:
-        k = table_row(shared.context, data.id)
-        theta, omega = self.train_from(torch.where(k < 0, shared.Omega.mean(0), table_row(shared.Omega, k)), data)
+        theta, omega = self.train_from(self.find_context(shared, data), data)
         return Mine(theta), Up(omega, self.measure_squares(shared, omega))
+
+    def find_context(self, shared: Shared, data: ClientData) -> Tensor:
+        """Return the client's context (d,); the mean of all if it never took part."""
+        k = table_row(shared.context, data.id)
+        return torch.where(k < 0, shared.Omega.mean(0), table_row(shared.Omega, k))
+
+    def find_start_model(self, shared: Shared, mine: Mine, up: Up, data: ClientData) -> Tensor:
+        """Return the model that the round began from, for _cam.CAM."""
+        return self.find_context(shared, data)
 
     def train_from(self, omega: Tensor, data: ClientData) -> tuple[Tensor, Tensor]:
         """Return theta and omega after local training from this context."""

@@ -124,12 +124,19 @@ class FedCPS(Method):
         j = self.choose_cluster(shared, data)
         theta = self.model.join(shared.base, table_row(shared.theta, j))
         lam = self.compute_pull(shared, mine, j, data.n)
-        own = self.personal_layers == "client"
-        start = self.model.join(shared.base, mine.w[len(shared.base):]) if own else theta
+        start = self.choose_start(shared, mine, theta)
         w, sigma2 = data.descend(self.model, start, pull=[(theta, lam, None)], spread=True)
         told = torch.stack([lam, sigma2, data.one_by_one(
             squared_distance, *(zero_statistics(v, self.model.buffers) for v in (w, theta)))])
         return Mine(w, sigma2), Up(w.clone(), j, told)
+
+    def choose_start(self, shared: Shared, mine: Mine, theta: Tensor) -> Tensor:
+        """Return the model (d,) that a client's round begins from: its cluster's, or with last layers of its own."""
+        return self.model.join(shared.base, mine.w[len(shared.base):]) if self.personal_layers == "client" else theta
+
+    def find_start_model(self, shared: Shared, mine: Mine, up: Up, data: ClientData) -> Tensor:
+        """Return the model that the round began from, for _cam.CAM."""
+        return self.choose_start(shared, mine, self.model.join(shared.base, table_row(shared.theta, up.j)))
 
     def choose_cluster(self, shared: Shared, data: ClientData) -> Tensor:
         """Return j, (): the client's cluster."""

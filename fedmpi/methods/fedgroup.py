@@ -76,7 +76,7 @@ class FedGroup(Method):
         trial = data.with_batches(None, 0, kind="warm_up")
         dW = trial.descend(self.model, self.model.start, where=group < 0) - self.model.start
         norms = shared.directions.norm(dim=1)
-        likeness = shared.directions @ dW / norms.clamp(min=1e-30)
+        likeness = data.one_by_one(shared.directions.mv, dW) / norms.clamp(min=1e-30)
         return torch.where(group < 0, torch.where(norms > 0, likeness, -torch.inf).argmax(), group)
 
     def serve_newcomer(self, shared: Shared, mine: Nothing, data: ClientData) -> Tensor:

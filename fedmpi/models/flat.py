@@ -200,7 +200,7 @@ class Net:
         owner, _, last = self._lookup.rpartition(".")
         setattr(copied.get_submodule(owner), last, nn.Identity())
         del copied.lookup
-        return Net(copied)
+        return Net(copied, [name for name in self.names if name != f"{self._lookup}.weight"])
 
 
 class Model(Net):

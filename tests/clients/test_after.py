@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import copy
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import torch
 
 from fedmpi.config.schema import Evaluate
 from fedmpi.engines.vmap import Vmap
+from fedmpi.methods.fedamp import FedAMP
 from tests.federations import Lab, method
 from tests.methods.table import NAMES, SHOWN, marked
 
@@ -25,6 +27,23 @@ def test_clients_that_only_mix_are_judged_as_if_they_took_part(name, mlp, federa
     assert all(torch.equal(x, y) for c in range(8) for x, y in zip(began[c], before[c], strict=True))
     assert any(not torch.equal(x, y) for c in range(8) if c not in there
                for x, y in zip(run.mine(c), before[c], strict=True))
+
+
+class Addressed(FedAMP):
+    """Its clients that do not take part look at their message."""
+    idles = True
+    seen: ClassVar[list] = []
+
+    def idle(self, shared, mine, data):
+        self.seen.append((data.local.round, data.message))
+        return mine
+
+
+def test_who_does_not_take_part_has_no_message_although_it_is_measured(mlp, federation):
+    """It has one while it is trained to be measured; what it then does for itself does not depend on that."""
+    Addressed.seen.clear()
+    Lab(Addressed().with_model(mlp), federation, share=.6, evaluate=Evaluate(after_training="all")).go(2, judge=True)
+    assert {when for when, _ in Addressed.seen} == {0, 1} and all(message is None for _, message in Addressed.seen)
 
 
 @pytest.mark.parametrize("name", marked(*NAMES))

@@ -2,10 +2,12 @@
 from __future__ import annotations
 
 import dataclasses
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from fedmpi.engines import batch_plan, engine_choice, sparse_embedding
 from fedmpi.engines.loop import Loop
@@ -98,6 +100,29 @@ def test_the_rows_of_a_batch_are_enough(name, data, model, dense, counted):
     expected = dense(data.descend, model, model.start, **settings)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
     assert (found - before).abs().max() > .01 and torch.equal(model.start, before)
+
+
+class HeadFirst(nn.Module):
+    """A network of one's own, whose head is defined before a layer that comes earlier."""
+    lookup: str
+
+    def __init__(self):
+        super().__init__()
+        self.lookup = "table"
+        self.table, self.head, self.norm = nn.Embedding(WORDS, 6), nn.Linear(6, 10), nn.LayerNorm(6)
+
+    def forward(self, x):
+        return self.head(self.norm(self.table(x).mean(-2)))
+
+
+def test_layers_may_be_defined_in_any_order(data, dense, counted):
+    """A flat vector has the head last; the network without its table has the same order."""
+    settings = SimpleNamespace(build=lambda shape, classes: HeadFirst())
+    own = build_model(settings, (LENGTH,), np.dtype("int32"), 10, seed=5)
+    assert own.names[-2:] == ["head.weight", "head.bias"] and own.behind_table.names == own.names[1:]
+    found = data.descend(own, own.start)
+    assert counted and (found - own.start).abs().max() > .01
+    torch.testing.assert_close(found, dense(data.descend, own, own.start), rtol=0, atol=1e-6)
 
 
 def test_labels_of_rows_are_smoothed_as_those_of_the_whole_table(data, model, dense, counted):

@@ -4,6 +4,7 @@ from __future__ import annotations
 MEASURES = "fedmpi.clients.measures:"
 
 FAULTS: list[tuple[str, str, str]] = [
+    ("fedmpi.clients.hosted:HostedClients.train", "            self.messages.clear()\n", ""),
     ("fedmpi.clients.hosted:HostedClients.apply", "self.passes.begin(shared, fills=whose == JUDGED)",
      "self.passes.begin(shared, fills=False)"),
     ("fedmpi.clients.hosted:HostedClients.apply", "self.passes.begin(shared, fills=whose == JUDGED)",

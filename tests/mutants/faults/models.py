@@ -34,6 +34,7 @@ FAULTS: list[tuple[str, str, str]] = [
      "(out, channels, height, width))"),
     ("fedmpi.models.flat:Net.release", "self._work = None", "self._work = work"),
     ("fedmpi.models.slices:is_inside", "part.stop <= block.stop", "part.start <= block.stop"),
+    ("fedmpi.models.flat:Net.behind_table", "Net(copied, [", "Net(copied) or Net(copied, ["),
     ("fedmpi.models.variational:Variational.__init__", "model.seed + CODE_SEED_OFFSET", "model.seed"),
     ("fedmpi.models.variational:split_gaussian", "F.softplus(s) + MIN_SIGMA", "F.softplus(s)"),
     ("fedmpi.models.variational:Experts.forward", "mu * sigma ** -2", "mu * sigma ** -1"),
