@@ -25,6 +25,11 @@ if TYPE_CHECKING:
     import torch
 
 
+CUDA_AWARE = "CUDA-aware MPI"
+# what ranks may have of their own
+MAY_DIFFER = ("host", CUDA_AWARE)
+
+
 def gather_objects(world: Transport, value: object) -> list[Json]:
     """Return every rank's value at rank 0, in rank order, and an empty list elsewhere. All ranks call it.
 
@@ -40,7 +45,8 @@ def gather_objects(world: Transport, value: object) -> list[Json]:
 
 
 def refuse_mixed(world: Transport, words: list[object]) -> None:
-    """Refuse ranks whose program or command line differs from rank 0's. All ranks call it first.
+    """Refuse ranks whose program or command line differs from rank 0's, and let rank 0 know where MPI takes GPU memory.
+    All ranks call it first.
 
     Args:
         words: this rank's command line.
@@ -48,8 +54,9 @@ def refuse_mixed(world: Transport, words: list[object]) -> None:
     Raises:
         BadInput: at rank 0, with the rank and what differs."""
     cards = gather_objects(world, describe_rank(world, words)) if world.size > 1 else []
+    world.cuda_aware_by_rank = [card[CUDA_AWARE] for card in cards]
     for rank, them in enumerate(cards):
-        odd = next((name for name in them if name != "host" and them[name] != cards[0][name]), None)
+        odd = next((name for name in them if name not in MAY_DIFFER and them[name] != cards[0][name]), None)
         if odd:
             remedy = "start all ranks with one command" if odd == "command" else "install the same on all nodes"
             raise BadInput(f"rank {rank} on {them['host']} has {odd} {them[odd]}, rank 0 on {cards[0]['host']} has "
@@ -64,11 +71,11 @@ def refuse_other_ranks(world: Transport, planned: int | None) -> None:
                        "job script")
 
 
-def describe_rank(world: Transport, words: list[object]) -> dict[str, str]:
-    """Return what this rank runs, by name. All but the host has to be the same on all ranks."""
-    return {"host": world.host, "fedmpi": __version__, "Python": platform.python_version(),
-            "torch": read_package_version("torch", "unknown"), "code": hash_source(),
-            "command": " ".join("-" if word is None else str(word) for word in words)}
+def describe_rank(world: Transport, words: list[object]) -> JsonObject:
+    """Return what this rank runs, by name. All but MAY_DIFFER has to be the same on all ranks."""
+    return {"host": world.host, CUDA_AWARE: world.cuda_aware, "fedmpi": __version__,
+            "Python": platform.python_version(), "torch": read_package_version("torch", "unknown"),
+            "code": hash_source(), "command": " ".join("-" if word is None else str(word) for word in words)}
 
 
 def read_package_version(package: str, otherwise: str) -> str:

@@ -29,8 +29,10 @@ def test_ranks_that_do_not_belong_together_are_refused(monkeypatch, name, remedy
     with pytest.raises(BadInput, match=f"rank 2 on n3 has {name} another, rank 0 on .*; {remedy}"):
         ranks.refuse_mixed(world, ["c.yaml", [], None])
     world.size = 2
-    # Ranks on different hosts are not refused.
+    # Ranks on different hosts are not refused, nor is an MPI library that takes GPU memory where there is a GPU.
+    others[1] |= {ranks.CUDA_AWARE: True}
     ranks.refuse_mixed(world, ["c.yaml", [], None])
+    assert world.cuda_aware_by_rank == [mine[ranks.CUDA_AWARE], True]
 
 
 def test_another_command_on_another_rank(bench, warm):

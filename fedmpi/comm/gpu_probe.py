@@ -11,7 +11,7 @@ import numpy as np
 from fedmpi.comm.gpu_staging import wait_for_gpu
 from fedmpi.comm.mpi_world import World
 from fedmpi.comm.transport import Transport
-from fedmpi.errors import BadInput
+from fedmpi.errors import BadInput, FedmpiError
 
 if TYPE_CHECKING:
     import torch
@@ -72,7 +72,24 @@ def exchange_with_others(world: World, device: torch.device, gpu_direct: bool) -
     """Take part in a broadcast and in a sum of a megabyte; return what went wrong, "" if nothing did.
 
     Args:
-        gpu_direct: this rank does so from its GPU's memory."""
+        gpu_direct: this rank does so from its GPU's memory.
+
+    Raises:
+        FedmpiError: if MPI fails from GPU memory. Other ranks then wait for this one, so the run cannot go on."""
+    try:
+        return exchange_megabytes(world, device, gpu_direct)
+    except FedmpiError:
+        raise
+    # as in `send_to_itself`
+    except Exception as error:
+        if not gpu_direct:
+            raise
+        why = str(error).partition(chr(10))[0] or type(error).__name__
+        raise FedmpiError(f"MPI cannot send GPU memory between these ranks ({why}); set comm.cuda_aware=off") from error
+
+
+def exchange_megabytes(world: World, device: torch.device, gpu_direct: bool) -> str:
+    """Take part in a broadcast and in a sum, and return whether they arrived; see `exchange_with_others`."""
     down = NUMBERS.copy() if world.rank == 0 else np.zeros_like(NUMBERS)
     down = world.broadcast(make_numbers(down, device) if gpu_direct else down)
     right = has_arrived_whole(down, NUMBERS)

@@ -32,11 +32,11 @@ def is_cuda_aware(mpi: ModuleType) -> bool | None:
 
 
 def refuse_cuda_aware(asked: str, world: Transport) -> None:
-    """Refuse `comm.cuda_aware: on` if the library says that it takes no GPU memory.
+    """Refuse `comm.cuda_aware: on` at rank 0 if the library says on every rank that it takes no GPU memory.
 
     Raises:
         BadInput: with the library and a remedy."""
-    if asked == "on" and world.size > 1 and world.cuda_aware is False:
+    if asked == "on" and world.size > 1 and all(aware is False for aware in world.cuda_aware_by_rank):
         raise BadInput(f"comm.cuda_aware = on, but the MPI library takes no GPU memory ({world.library} says so); set "
                        "it to auto, or use a library that was built for CUDA and has it enabled")
 

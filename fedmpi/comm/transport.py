@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import socket
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, Protocol, TypeVar
 
@@ -64,6 +64,9 @@ class Transport(ABC):
     thread_level = "none"
     # True if the MPI library takes GPU memory; None if it does not tell
     cuda_aware: bool | None = None
+    # Rank 0 knows the same of all ranks once they have met: a library that was built for CUDA says no on a node without
+    # a GPU.
+    cuda_aware_by_rank: Sequence[bool | None] = ()
     # runs while ranks work, see heartbeat.py
     heartbeat: Closable | None = None
     # A rank may set it: it is called with the message of a failure before the job ends, and returns what to print. That

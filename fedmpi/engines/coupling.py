@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from fedmpi.engines.loop_data import LoopBatch, LoopData
-from fedmpi.engines.rehearsal import REHEARSAL_TRAINING
+from fedmpi.engines.rehearsal import REHEARSAL_TRAINING, make_blank_message
 from fedmpi.method import Method, State
 from fedmpi.models.build import as_input
 from fedmpi.models.flat import Model, Net
+from fedmpi.models.precision import without_autocast
 from fedmpi.models.seeding import read_plain_generators
 from fedmpi.server_only import hide_server_only
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 # So many samples are compared: two of one class and two of others, for a contrast between two alone is none.
 SAMPLES_COMPARED = 4
 DRAWS_FOR_ALL = "it draws from a generator of NumPy or Python, which would be once for all clients"
-# Equal numbers of a batch and of a single sample differ by roundings alone.
+# Equal numbers of a batch and of a single sample differ by roundings alone, in float32; those of bfloat16 are larger.
 RELATIVE_TOLERANCE, ABSOLUTE_TOLERANCE = 1e-3, 1e-4
 
 
@@ -35,6 +36,7 @@ class CoupledSamples(Exception):
     """A loss of a sample depends on another sample."""
 
 
+@without_autocast()
 def find_coupling(method: Method, shared: State, mine: State, sample: Tensor) -> tuple[str, str] | None:
     """Return what lets the samples of a batch, or the clients of a cohort, influence each other, the network or the
     method's `client`, and how; None if nothing does.
@@ -53,7 +55,7 @@ def find_coupling(method: Method, shared: State, mine: State, sample: Tensor) ->
     for other in range(min(2, model.classes)):
         y = torch.tensor([0, 0, other, other], device=sample.device)
         data = ProbedData(batch, y, 0, REHEARSAL_TRAINING._replace(batch=SAMPLES_COMPARED),
-                          message=method.message_template(), model=model)
+                          message=make_blank_message(method, sample.device), model=model)
         try:
             method.client(hide_server_only(shared), mine, data)
         except CoupledSamples:

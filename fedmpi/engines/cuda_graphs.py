@@ -148,6 +148,7 @@ def record_step(step: Callable[[], None], stream: torch.cuda.Stream | None) -> C
     if stream is None:
         return step
     graph, pool, first = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle(), []
+    before = torch.cuda.current_stream(stream.device)
     try:
         with torch.cuda.device(stream.device), torch.cuda.graph(graph, pool, stream, "thread_local"):
             try:
@@ -157,6 +158,8 @@ def record_step(step: Callable[[], None], stream: torch.cuda.Stream | None) -> C
                 raise
     except RuntimeError as error:
         end_failed_capture(stream, pool)
+        # PyTorch leaves the stream of a capture that fails the current one
+        torch.cuda.set_stream(before)
         raise first[0] if first else error      # noqa: B904 (it was raised before this one)
     finally:
         # an error holds this frame, and with it the tensors of the step, for as long as the frame holds the error

@@ -21,6 +21,7 @@ from fedmpi.engines.gpu_card import MemoryLimits
 from fedmpi.engines.gpu_errors import is_gpu_broken
 from fedmpi.engines.gpu_waiting import wait_for_device
 from fedmpi.engines.loop import Loop
+from fedmpi.engines.rehearsal import make_blank_message
 from fedmpi.engines.vmap import BATCHNORM_REFUSED, Vmap, rehearse_vmap
 from fedmpi.errors import BadInput
 from fedmpi.method import ClientData, Method, Nothing, State
@@ -102,8 +103,8 @@ def time_engines(group: ClientGroup, shared: State) -> np.ndarray:
 
     `group` is the rank's clients.hosted.HostedClients."""
     spent = np.zeros(2)
-    if group.method.message_template() is not None:
-        group.messages = dict.fromkeys(group.clients, group.method.message_template())
+    if (message := make_blank_message(group.method, group.device)) is not None:
+        group.messages = dict.fromkeys(group.clients, message)
     for i, name in enumerate(("loop", "vmap")):
         if name == "vmap" and is_coupled(group, shared):
             spent[i] = np.inf

@@ -5,7 +5,8 @@ runs forward passes, and with them the gradients of their products, by autocast 
 steps, losses and all sums over clients stay float32."""
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -20,6 +21,17 @@ def set_precision(precision: str) -> None:
     global _autocast
     set_tf32(precision == "tf32", precision == "tf32")
     _autocast = precision == "bf16"
+
+
+@contextmanager
+def without_autocast() -> Iterator[None]:
+    """Let forward passes run in float32, whichever precision is set."""
+    global _autocast
+    before, _autocast = _autocast, False
+    try:
+        yield
+    finally:
+        _autocast = before
 
 
 def is_autocasting() -> bool:

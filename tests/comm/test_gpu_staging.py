@@ -24,7 +24,7 @@ CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 
 
 def world(aware, size=3):
-    return SimpleNamespace(size=size, cuda_aware=aware, library="Some MPI 1.0")
+    return SimpleNamespace(size=size, cuda_aware=aware, library="Some MPI 1.0", cuda_aware_by_rank=size * [aware])
 
 
 @pytest.mark.parametrize("asked, aware, expected", [
@@ -43,6 +43,14 @@ def test_on_is_refused_where_the_library_says_no():
 @pytest.mark.parametrize("asked, aware, size", [("on", True, 3), ("on", None, 3), ("on", False, 1), ("auto", False, 3)])
 def test_nothing_else_is_refused(asked, aware, size):
     refuse_cuda_aware(asked, world(aware, size))
+
+
+@pytest.mark.parametrize("aware", [True, None])
+def test_a_server_without_a_gpu_does_not_speak_for_the_workers(aware):
+    """On its node a library that was built for CUDA says that it takes no GPU memory."""
+    there = world(False)
+    there.cuda_aware_by_rank = [False, False, aware]
+    refuse_cuda_aware("on", there)
 
 
 def test_a_library_without_an_answer():

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from fedmpi.engines import coupling
 from fedmpi.engines.coupling import SAMPLES_COMPARED, find_coupling, is_same_alone
 from fedmpi.engines.engine_choice import choose_by_network, refuse_vmap, time_engines
 from fedmpi.engines.loop import Loop
@@ -16,6 +17,7 @@ from fedmpi.errors import BadInput
 from fedmpi.methods.fedavg import FedAvg, Up
 from fedmpi.models.build import build_model, make_blank_samples
 from fedmpi.models.nets import MLP, FastText
+from fedmpi.models.precision import is_autocasting, set_precision
 from tests.federations import Digits, Lab
 from tests.federations import method as make_method
 from tests.methods.table import NAMES
@@ -112,3 +114,16 @@ def test_padding_would_have_changed_what_is_learned():
     x, y = torch.randn(3, 64), torch.tensor([0, 1, 2])
     padded = loss(model(model.start, torch.cat([x, x[:1]])), torch.cat([y, y[:1]]))[:3]
     assert not torch.allclose(padded, loss(model(model.start, x), y))
+
+
+def test_samples_are_compared_in_float32(monkeypatch):
+    """In bfloat16 one last bit is more than the tolerance, and a GPU rounds a batch and a single sample differently."""
+    seen, before = [], coupling.is_same_alone
+    monkeypatch.setattr(coupling, "is_same_alone", lambda *args: (seen.append(is_autocasting()), before(*args))[1])
+    chosen = make_method("fedavg", build(MLP(hidden=8)))
+    set_precision("bf16")
+    try:
+        assert find_coupling(chosen, *chosen.init(2), BLANK) is None
+        assert seen and not any(seen) and is_autocasting()
+    finally:
+        set_precision("float32")

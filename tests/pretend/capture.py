@@ -133,12 +133,13 @@ def make_capture(books, cuda):
             books.capture = Recording()
 
         def __exit__(self, kind, error, trace):
-            recording, books.capture, books.stream = books.capture, None, self.before
+            recording, books.capture = books.capture, None
             recording.undo()
             if recording.spoilt:
+                # as PyTorch does: the stream of the capture stays current
                 books.shaken = books.locked = True
                 raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
-            books.locked = False
+            books.locked, books.stream = False, self.before
             if kind is None:
                 self.graph.recording = recording
                 books.graphs.append(self.graph)

@@ -74,6 +74,7 @@ def cuda_functions(books):
         "memory_reserved": needs("memory_reserved", 1 << 20),
         "memory_allocated": needs("memory_allocated", 1 << 19), "max_memory_allocated": needs("max", 1 << 19),
         "current_stream": lambda device=None: books.stream, "default_stream": lambda device=None: main,
+        "set_stream": lambda chosen: setattr(books, "stream", chosen),
         "Stream": Stream, "stream": stream, "device": lambda device: contextlib.nullcontext(),
         "get_device_properties": needs("get_device_properties", SimpleNamespace(
             name="Pretended", uuid="GPU-0", total_memory=TOTAL, multi_processor_count=132, major=9, minor=0)),

@@ -13,6 +13,7 @@ from fedmpi.engines import engine_choice, vmap
 from fedmpi.engines.gpu_errors import is_gpu_broken, is_out_of_memory
 from fedmpi.engines.loop import Loop
 from fedmpi.engines.vmap import Vmap
+from fedmpi.methods.fedamp import FedAMP, Message
 from fedmpi.methods.fedavg import FedAvg
 from fedmpi.models.build import make_blank_samples
 from tests.clients.verbs import Bench, plain, with_features
@@ -164,6 +165,20 @@ def test_the_probe_takes_no_broken_gpu_for_a_network_that_vmap_cannot_train(book
         assert lab.group.time_engines().tolist() == [1, float("inf")]
 
 
+@dataclass(frozen=True)
+class OnTheHost(FedAMP):
+    """Its author makes the message's template without a thought of GPUs."""
+
+    def message_template(self):
+        return Message(torch.zeros(self.model.size))
+
+
+def test_a_template_made_on_the_host_is_tried_on_the_gpu(books):
+    """In the probe of both engines, and of coupled samples, as real messages are."""
+    spent = Lab(OnTheHost().with_model(mlp()), Digits(SIZES, test=2), device=GPU).group.time_engines()
+    assert np.isfinite(spent).all()
+
+
 def waits(model, shared, mine, data):
     """Train a network that reads its numbers in every step."""
     real = model.module.forward
@@ -209,7 +224,7 @@ def test_a_recording_that_fails(books, monkeypatch, error, at, caplog):
         assert near(run(engine, epochs=4), expected)
         assert engine.graphs.mode == ("on" if is_out_of_memory(error) else "off") and engine.most == (
             2 if is_out_of_memory(error) else vmap.MAX_CLIENTS_AT_ONCE)
-    assert not books.shaken and books.capture is None
+    assert not books.shaken and books.capture is None and books.stream is torch.cuda.default_stream()
     assert engine.graphs.stream in torch.cuda.current_stream().waited
     torch.cuda.empty_cache()
     # The generator draws again.

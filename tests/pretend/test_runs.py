@@ -17,7 +17,7 @@ from fedmpi.comm import gpu_probe
 from fedmpi.comm.gpu_staging import allocate_bytes, stage_for_mpi
 from fedmpi.commands import doctor
 from fedmpi.engines import convolutions, gpu_card
-from fedmpi.errors import BadInput
+from fedmpi.errors import BadInput, FedmpiError
 from fedmpi.preparation import depends_on_neighbours
 from fedmpi.server.rounds import Run
 from fedmpi.storage import checkpoint
@@ -154,6 +154,19 @@ def test_a_network_that_changes_bytes_on_the_way_is_seen_and_refused_where_it_wa
         server, *workers = together(3, act)
     assert server == (False, "")
     assert all(said.startswith("comm.cuda_aware = on, but a megabyte that went between") for said in workers)
+
+
+def test_an_mpi_library_that_fails_between_the_ranks_names_the_setting(monkeypatch):
+    """The others wait for that rank, so the run cannot go on by the host's memory."""
+    def fail(world, device, gpu_direct):
+        raise RuntimeError("MPI_ERR_OTHER: cannot open the handle\nmore")
+    monkeypatch.setattr(gpu_probe, "exchange_megabytes", fail)
+    with pytest.raises(FedmpiError, match=r"^MPI cannot send GPU memory between these ranks \(MPI_ERR_OTHER: cannot "
+                                          r"open the handle\); set comm.cuda_aware=off$"):
+        gpu_probe.exchange_with_others(None, GPU, True)
+    # a rank without a GPU has other reasons
+    with pytest.raises(RuntimeError, match="cannot open"):
+        gpu_probe.exchange_with_others(None, torch.device("cpu"), False)
 
 
 @dataclass(frozen=True)

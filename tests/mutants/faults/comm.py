@@ -2,6 +2,8 @@
 from __future__ import annotations
 
 FAULTS: list[tuple[str, str, str]] = [
+    ("fedmpi.comm.gpu_staging:refuse_cuda_aware", "all(aware is False", "any(aware is False"),
+    ("fedmpi.comm.gpu_probe:exchange_with_others", "if not gpu_direct:", "if True:"),
     ("fedmpi.comm.rows:Rows.__getitem__", "if step != 1:", "if step == 0:"),
     ("fedmpi.comm.order_performer:OrderPerformer.deliver", "self.outgoing[position]", "self.outgoing[0]"),
     ("fedmpi.comm.order_performer:OrderPerformer.deliver", "self.world.sent += row.nbytes", "pass"),

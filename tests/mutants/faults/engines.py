@@ -2,6 +2,9 @@
 from __future__ import annotations
 
 FAULTS: list[tuple[str, str, str]] = [
+    ("fedmpi.engines.rehearsal:make_blank_message", "field.to(device)", "field"),
+    ("fedmpi.engines.coupling:", "@without_autocast()\n", ""),
+    ("fedmpi.engines.cuda_graphs:record_step", "        torch.cuda.set_stream(before)\n", ""),
     ("fedmpi.engines.batchnorm:bind_method", "average, or {AVOID_STATISTICS}", "average, or model.norm = group"),
     ("fedmpi.engines.coupling:watch_loss", "x, y, *more[:noise]):", "x, y, *more):"),
     ("fedmpi.engines.coupling:ProbedBatch.__call__", "net if isinstance(net, Net) else",
