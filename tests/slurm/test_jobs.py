@@ -41,6 +41,16 @@ def test_preemption(desk, straight):
     assert "2 ranks" in said and desk.digest(job) == straight
 
 
+def test_preemption_of_ranks_that_mpiexec_started(desk, straight):
+    """As the profile one-node has it, with GPUs by --gres and a rank beside them for the server."""
+    job = desk.submit(WAIT, "device=cpu", "--profile", "one-node", "--gpus", 2)
+    desk.waits()
+    desk.sbatch("--partition=high", "--nodes=3", "--exclusive", "--output=/dev/null", "--wrap=true")
+    said = restarted(desk, job)
+    assert "asked to stop: saved after round 3 of 5" in said and "continuing after round 3" in said
+    assert "3 ranks" in said and desk.digest(job) == straight
+
+
 def test_a_signal_for_the_script_alone_reaches_the_ranks(desk, straight):
     job = desk.submit(WAIT, "--nodes", 2, "--ntasks", 2)
     desk.waits()
