@@ -61,7 +61,7 @@ def init(folder: Annotated[Path, typer.Argument(help="a new folder", metavar="FO
 
 @app.command()
 def plan(config: ConfigFile, overrides: Overrides = None,
-         ranks: on.PlannedRanks = 3, as_json: AsJson = False) -> None:
+         ranks: arguments.PlannedRanks = 3, as_json: AsJson = False) -> None:
     """Show which rank would host which clients, memory, bytes and steps per round; nothing is trained.
 
     The federation is prepared if it is not there yet."""
@@ -182,14 +182,14 @@ def sweep(path: JobFile, scale: Scale = None, out: RunsIn = None,
           cpus: on.CpusOption = None, partition: on.PartitionOption = None, account: on.AccountOption = None,
           at_once: on.AtOnceOption = None, mpi: on.MpiOption = None, option: on.SbatchOption = None,
           setup: on.SetupOption = None,
-          rate: on.RateOption = None,
+          rate: arguments.StepRate = None,
           dry_run: Annotated[bool, typer.Option(
               "--dry-run", help="print commands and cost, with --slurm the job script; start nothing")] = False,
           accept_changed_code: on.AcceptOption = False) -> None:
     """Run all runs of a job that are not finished; the same command continues after any interruption.
 
     The options from --profile to --setup need --slurm. There --gpus sets the ranks of a run, in place of --ranks: one
-    for each GPU, and one more for the server.
+    for each GPU, and one more for a server that does not train.
 
     Exit codes: 0 all finished (or submitted), 75 stopped, 2 bad input, 1 some failed."""
     with print_errors():

@@ -232,9 +232,9 @@ def test_a_folder_that_cannot_be_written_is_refused(sbatch, tmp_path):
       for option, own in (("-N=3", "--nodes"), ("-N3", "--nodes"), ("-n7", "--ntasks"), ("-HN3", "--nodes"),
                           ("--nod=3", "--nodes"), ("--no-requeue", "--restarts 0"), ("--no-req", "--restarts 0"))),
     ({"restarts": -1}, "--restarts -1: should be 0 or more"), ({"at_once": -1}, "--at-once -1: should be 0 or more"),
-    ({"partition": "a\nb"}, "--partition .*control characters"), ({"account": "\0"}, "--account .*control characters"),
-    ({"options": ("-a=1-9%2",)}, "give `fedmpi submit` --at-once, or `fedmpi sweep` --at-once"),
-    ({"options": ("--ntasks=3",)}, "give `fedmpi submit` --ntasks, or `fedmpi sweep` --ranks"),
+    ({"options": ("-a=1-9%2",)}, "give `fedmpi submit` --array, and --at-once; `fedmpi sweep` has --at-once"),
+    ({"options": ("--ntasks=3",)}, "give `fedmpi submit` --ntasks; `fedmpi sweep` has --ranks"),
+    ({"options": ("-J=x",)}, "`fedmpi sweep` names the job after"), ({"options": ("-N=2",)}, "gives each run one node"),
     ({"chain": -1}, "--chain -1"), ({"gpus": 10**7}, "--gpus 10000000: should be 0 or more, and at most 1,000,000"),
     ({"array": ((),) * 10001}, "10,001 runs; an array has at most 10,000")], ids=str)
 def test_a_job_that_cannot_be_is_refused(asked, message):

@@ -122,6 +122,14 @@ def test_a_launcher_is_given_by_its_words(launcher, words):
     assert f"\nlauncher=({words})\n" in render_script(JobScript(launcher=launcher))
 
 
+def test_of_two_options_for_sbatch_the_command_line_s_comes_last(config, tmp_path):
+    """sbatch takes the later one."""
+    (tmp_path / "p.yaml").write_text("partition: p\noption: [--partition=short, --qos=a]\n")
+    job = submit.build_job(config, [], [], ["--partition=mine"], "./p.yaml", partition="long", account="new")
+    assert job.options == ("--partition=short", "--qos=a", "--partition=long", "--account=new", "--partition=mine")
+    assert submit.build_job(config, [], [], [], "./p.yaml").options[-1] == "--partition=p"
+
+
 def test_ranks_follow_from_the_gpus_and_how_they_are_asked_for(config):
     def made(**asked):
         return submit.build_job(config, [], [], [], nodes=2, gpus=3, **asked)

@@ -5,6 +5,9 @@ from typing import Annotated
 
 import typer
 
+# No cluster has as many cores; a plan has a row for each rank.
+MOST_RANKS = 1_000_000
+
 ConfigFile = Annotated[str, typer.Argument(help="YAML file: a diff of the defaults; or the name of one that came with "
                                                 "fedmpi, e.g. quickstart", metavar="CONFIG")]
 Overrides = Annotated[list[str] | None, typer.Argument(help="e.g. train.lr=0.01 method=fedavg", metavar="KEY=VALUE")]
@@ -21,6 +24,9 @@ ReportIn = Annotated[str | None, typer.Option(help="folder to write to; default:
 TableMeasures = Annotated[list[str] | None, typer.Option(
     "--measure", help="what the table shows: a name in result.json, such as accuracy_worst_decile; give it again for a "
                       "further table; default: the job's, or the accuracy of the best round")]
+PlannedRanks = Annotated[int, typer.Option(min=1, max=MOST_RANKS, help="ranks to plan, with the server's")]
+StepRate = Annotated[float | None, typer.Option(
+    help="with --dry-run: steps a second of one process; default: measured here")]
 OfClient = Annotated[int | None, typer.Option(
     help="the model by which this client is evaluated; default: the global one")]
 ForPrint = Annotated[bool, typer.Option(

@@ -177,7 +177,7 @@ def write_trial(folder: Path) -> tuple[Path | None, list[Check]]:
     except (OSError, ValueError) as error:
         return None, [Check("folder", shorten_path(folder),
                             f"it cannot be looked at ({describe_reason(error)}); name another folder with --folder")]
-    place = next(p for p in (folder, *folder.parents) if os.path.exists(p))
+    place = find_existing(folder)
     name = f"{place}" + (f" (for {folder}, which does not exist yet)" if place != folder else "")
     try:
         trial = Path(tempfile.mkdtemp(prefix=".fedmpi-doctor-", dir=place))
@@ -250,11 +250,15 @@ def check_data(world: Transport) -> Iterator[Check]:
                 problem if blind else find_why_unwritable(root))
 
 
+def find_existing(folder: Path) -> Path:
+    """Return the folder, or the nearest one above it that can be seen."""
+    return next(path for path in (folder, *folder.parents) if os.path.exists(path))
+
+
 def find_why_unwritable(folder: Path) -> str:
     """Say why nothing can be written in a folder, which may have to be made first, and what to do; "" if it can."""
-    above = next(path for path in (folder, *folder.parents) if path.exists())
     try:
-        with tempfile.TemporaryDirectory(dir=above):
+        with tempfile.TemporaryDirectory(dir=find_existing(folder)):
             return ""
     except OSError as error:
         return (f"nothing can be written there ({describe_reason(error)}); let the runs set data.cache to a folder "

@@ -64,14 +64,17 @@ def build_job(config: str, settings: list[str], array: list[str], options: list[
     name = re.sub(r"[^\w-]", "_", Path(config).stem, flags=re.ASCII)[:100] or "job"
     defaults = {"cpus": max(run.threads for run in configs), "name": name, "command": (sys.executable, "-m", "fedmpi")}
     asked["server_trains"] = all(run.server.hosts_clients for run in configs)
-    job = JobScript(config, array=runs, **merge_fields(profile, options, asked, defaults))
+    job = JobScript(config, tuple(settings), runs, **merge_fields(profile, options, asked, defaults))
     refuse_contradictions(job, asked, "--ntasks")
     return replace(job, settings=(*choose_gpu_settings(job, configs), *settings))
 
 
 def merge_fields(profile: str | None, options: Sequence[str], asked: Mapping[str, object],
                  defaults: dict[str, object]) -> JsonObject:
-    """Return fields of JobScript: what was asked for, else what the profile says, else the defaults; all `options`."""
+    """Return fields of JobScript: what was asked for, else what the profile says, else the defaults; all `options`.
+
+    Of two options for sbatch the later one counts, so those of the profile come first. `partition` and `account` are
+    fields here, but only options of a script."""
     given = {name: value for name, value in asked.items() if value is not None}
     site = load_profile(profile or "generic")
     fields: JsonObject = {"nodes": 1, "mpi": guess_mpi()} | defaults | site.fields | given
@@ -79,11 +82,12 @@ def merge_fields(profile: str | None, options: Sequence[str], asked: Mapping[str
     if fields.get("launcher") == "mpiexec" and beside_python.exists():
         # The job may find another library's mpiexec first.
         fields["launcher"] = str(beside_python)
-    return {"ranks": 2 * fields["nodes"]} | fields | {"options": (*site.options, *options)}
+    named = [f"--{name}={value}" for name in ("partition", "account") if (value := fields.pop(name, ""))]
+    return {"ranks": 2 * fields["nodes"]} | fields | {"options": (*site.options, *named, *options)}
 
 
 def refuse_contradictions(job: JobScript, asked: Mapping[str, object], ranks_option: str) -> None:
-    """Raise BadInput if a job would not be what was asked for.
+    """Raise BadInput if a job would not be what was asked for, or its ranks had fewer CPUs than threads.
 
     Args:
         asked: fields of JobScript from the command line; None stands for one that was not given.
@@ -93,6 +97,11 @@ def refuse_contradictions(job: JobScript, asked: Mapping[str, object], ranks_opt
         server = ", and one for the server" * job.server_has_own_rank
         raise BadInput(f"{ranks_option} {ranks} with --gpus {job.gpus}: a run has a rank for each GPU{server}, which "
                        f"makes {job.planned_ranks}; leave {ranks_option} out")
+    words = [word.partition("=") for word in (*job.settings, *sum(job.array, ()))]
+    threads = max((int(value) for key, _, value in words if key == "threads" and value.isdecimal()), default=0)
+    if threads > job.cpus:
+        raise BadInput(f"threads = {threads} with {job.cpus} CPUs per rank: threads would wait for each other; give "
+                       f"--cpus {threads}, or fewer threads")
     if job.at_once and not job.array and asked.get("at_once"):
         raise BadInput(f"--at-once {job.at_once}: of use for a job array alone; add --array, or leave --at-once out")
     if job.chain and restarts is not None:

@@ -1,4 +1,4 @@
-"""The options of `fedmpi submit`, some of which `fedmpi sweep --slurm` has, too, and two of `fedmpi run`. None stands
+"""The options of `fedmpi submit`, some of which `fedmpi sweep --slurm` has, too, and some of `fedmpi run`. None stands
 for the profile's value or the default. Some options are of no use with each other."""
 from __future__ import annotations
 
@@ -7,15 +7,10 @@ from typing import Annotated
 
 import typer
 
+from fedmpi.commands.arguments import MOST_RANKS
 from fedmpi.errors import BadInput
 
 LocalOption = Annotated[int | None, typer.Option(min=1, help="runs at a time; default 1")]
-RateOption = Annotated[float | None, typer.Option(
-    help="with --dry-run: steps a second of one process; default: measured here")]
-# No cluster has as many cores; a plan has a row for each rank.
-MOST_RANKS = 1_000_000
-
-PlannedRanks = Annotated[int, typer.Option(min=1, max=MOST_RANKS, help="ranks to plan, with the server's")]
 RanksOfRunOption = Annotated[int | None, typer.Option(
     min=1, max=MOST_RANKS, help="MPI ranks of each run; default 1, with --slurm the profile's")]
 ProfileOption = Annotated[str | None, typer.Option(
@@ -73,7 +68,7 @@ def refuse_unused_options(slurm: bool, only_slurm: Mapping[str, object], never_s
     given = " ".join(f"--{name.replace('_', '-')}" for name in unused)
     if given and slurm:
         raise BadInput(f"{given}: --slurm makes no use of it; leave it out, since Slurm decides how many runs go on at "
-                       "a time, and --at-once how many at most")
+                       "a time (at most --at-once)")
     if given:
         raise BadInput(f"{given}: of use with --slurm alone; add --slurm to submit the runs as a job array, or leave "
-                       f"{given} out to run them here")
+                       f"{given} out to run them here (--local 2: two at a time)")

@@ -102,9 +102,11 @@ class CAM(Method):
         return trained, extend_state(up, ADDED, theta0=self.train_global(start, shared.g, data))
 
     def idle(self, shared: State, mine: State, data: ClientData) -> State:
-        # As in `client`: no steps beside g, and else the clustered method's, which see the sum
+        # As in `client`: no steps beside g, a round before the first one as it is, and else all see the sum
         if self.is_warming_up(shared):
             return copy_state(mine)
+        if shared.round < 0:
+            return super().idle(shared, mine, data)
         return super().idle(shared, mine, data.with_added_logits(self.model, shared.g))
 
     def find_clustered_start(self, shared: State, mine: State, up: State, data: ClientData) -> Tensor:

@@ -31,14 +31,16 @@ MAX_ARRAY_RUNS = 10_000
 # No plan has more nodes, ranks, CPUs, GPUs or restarts.
 LARGEST_NUMBER = 1_000_000
 SIGNAL = re.compile(r"(?:[BR]{1,2}:)?\w{1,10}(?:@\d{1,5})?", re.ASCII)
+ARRAY_OPTIONS = "--array, and --at-once"
 # The plan is written from these options; given to sbatch beside it they would contradict it.
 PLANNED_OPTIONS = {
     "--nodes": "--nodes", "-N": "--nodes", "--ntasks": "--ntasks", "-n": "--ntasks", "--ntasks-per-node": "--ntasks",
-    "--cpus-per-task": "--cpus", "-c": "--cpus", "--time": "--time", "-t": "--time", "--array": "--at-once",
-    "-a": "--at-once", "--job-name": "--name", "-J": "--name", "--signal": "--signal", "--wrap": "--command",
+    "--cpus-per-task": "--cpus", "-c": "--cpus", "--time": "--time", "-t": "--time", "--array": ARRAY_OPTIONS,
+    "-a": ARRAY_OPTIONS, "--job-name": "--name", "-J": "--name", "--signal": "--signal", "--wrap": "--command",
     "--no-requeue": "--restarts 0", "--requeue": "--restarts"}
-# Which of these `fedmpi sweep` has; the others it takes from a profile.
-OPTIONS_OF_SWEEPS = {"--ntasks": "--ranks", "--cpus": "--cpus", "--time": "--time", "--at-once": "--at-once"}
+# What `fedmpi sweep` has in place of these options of `fedmpi submit`; the others it takes from a profile.
+IN_SWEEPS = {"--ntasks": "has --ranks", "--cpus": "has --cpus", "--time": "has --time", ARRAY_OPTIONS: "has --at-once",
+             "--nodes": "gives each run one node", "--name": "names the job after the folder of its runs"}
 # Short options stand together, and the value of the last one behind it: -HN3. These take none.
 GLUED_OPTION = re.compile(r"-[hHIkOQsvVW]*([A-Za-z])")
 
@@ -62,8 +64,6 @@ class JobScript:
         server_trains: whether the runs set server.hosts_clients
         at_once: so many runs of an array at a time; 0: as many as Slurm starts
         time: time limit, as Slurm writes it
-        partition: "" for the site's default
-        account: "" for the user's default
         signal: what Slurm sends so many seconds before the end; "" for nothing
         options: more for sbatch, for example --partition=long
         command: the words that call fedmpi
@@ -89,8 +89,6 @@ class JobScript:
     server_trains: bool = False
     at_once: int = 0
     time: str = "01:00:00"
-    partition: str = ""
-    account: str = ""
     signal: str = "USR1@120"
     options: tuple[str, ...] = ()
     command: tuple[str, ...] = ("fedmpi",)
@@ -122,7 +120,6 @@ class JobScript:
         split_command("--launcher", self.launcher)
         for what, texts in (("--launcher", (self.launcher,)), ("--mpi", (self.mpi,)), ("--command", self.command),
                             ("--out", (self.out or "-", *self.folders)),
-                            ("--partition", (self.partition,)), ("--account", (self.account,)),
                             ("the configuration", (self.config,)),
                             ("the setting", (*self.settings, *sum(self.array, ()))), ("--option", self.options)):
             refuse_control_characters(what, *texts)
@@ -137,23 +134,17 @@ class JobScript:
         for what, path in (("--out", self.out), ("the configuration", self.config)):
             if path is not None and (not path or path[0] in "-!(),"):
                 raise BadInput(f"{what} {path!r}: commands would not take it for a path; write ./{path}")
-        for option in self.all_options:
+        for option in self.options:
             quote_for_sbatch(option)
             if own := find_planned_option(option):
-                in_a_sweep = OPTIONS_OF_SWEEPS.get(own, "--profile and a file that says it")
-                raise BadInput(f"--option={option} contradicts the plan in the script; give `fedmpi submit` {own}, or "
+                in_a_sweep = IN_SWEEPS.get(own, "takes it from the file of --profile")
+                raise BadInput(f"--option={option} contradicts the plan in the script; give `fedmpi submit` {own}; "
                                f"`fedmpi sweep` {in_a_sweep}")
 
     @property
     def server_has_own_rank(self) -> bool:
         """True if the server is a rank beside those that train. Slurm would give it a GPU by --gpus-per-task."""
         return self.gpu_request != "gpus-per-task" and not self.server_trains
-
-    @property
-    def all_options(self) -> list[str]:
-        """The words for sbatch that the plan does not need."""
-        named = (("partition", self.partition), ("account", self.account))
-        return [*(f"--{name}={value}" for name, value in named if value), *self.options]
 
     @property
     def planned_ranks(self) -> int:
@@ -235,4 +226,4 @@ def list_directives(job: JobScript) -> list[str]:
             f"--cpus-per-task={job.cpus}", f"--time={job.time}",
             *([f"--array=0-{len(job.array) - 1}" + f"%{job.at_once}" * (job.at_once > 0)] if job.array else []),
             "--no-requeue" if job.chain else "--requeue", *([f"--signal={job.signal}"] if job.signal else []),
-            "--open-mode=append", f"--output=%x-{'%A_%a' if job.array else '%j'}.out", *job.all_options]
+            "--open-mode=append", f"--output=%x-{'%A_%a' if job.array else '%j'}.out", *job.options]

@@ -14,7 +14,7 @@ from fedmpi.sweeps.job import PlannedRun, make_slug
 
 
 def submit_runs(runs: list[PlannedRun], dry_run: bool = False, profile: str | None = None, options: Sequence[str] = (),
-                follow: str = "", **asked: object) -> str:
+                *, follow: str, **asked: object) -> str:
     """Submit the runs that are neither finished nor under way.
 
     Args:

@@ -37,21 +37,22 @@ def mark_runs(runs: list[PlannedRun], accept: bool) -> list[PlannedRun]:
 
 
 def refuse_changed_data(outcomes: list[RunResult]) -> None:
-    """Raise BadInput if runs are left to be made, and a finished run had other samples than its data settings and seed
-    give now, as after a file of data was replaced: seeds and columns that are left would get the new ones. The data are
-    prepared here if they are not yet."""
+    """Raise BadInput if a finished run had other samples than its data settings and seed give now, as after a file of
+    data was replaced, and runs of the same data set are left: other seeds and columns would get the new samples. The
+    data are prepared here if they are not yet; where they cannot be, the finished runs are believed."""
     known = [(run, result, list_data_settings(run)) for run, result in outcomes]
     left = {data: run for run, result, data in known if not result}
-    now: dict[str, str] = {}
-    for run, result, data in known if left else []:
+    read = {list_source_settings(run) for run, result in outcomes if not result}
+    now: dict[str, str | None] = {}
+    for run, result, data in known:
         then = (result or {}).get("federation")
-        if not isinstance(then, str):
+        if not isinstance(then, str) or list_source_settings(run) not in read:
             continue
-        # Data that cannot be prepared fail in their run, which says why.
-        with suppress(BadInput):
-            now[data] = now.get(data) or Federation(
-                prepare_federation(run.settings.data, run.settings.seed)).fingerprint
-        if now.get(data, then) != then:
+        if data not in now:
+            now[data] = None
+            with suppress(BadInput):
+                now[data] = Federation(prepare_federation(run.settings.data, run.settings.seed)).fingerprint
+        if now[data] not in (None, then):
             other = left[data].name if data in left else "it"
             raise BadInput(f"{run.folder} was finished, the run {run.name} of this job, on other samples than "
                            f"{other} would get now: the data, or code that divides them, have changed since; "
@@ -76,6 +77,12 @@ def refuse_changed_files(known: list[RunResult]) -> None:
                 raise BadInput(f"{run.folder} was finished, the run {run.name} of this job, with another {name} = "
                                f"{file} than the runs that are left would read now; put back what it was, remove that "
                                "folder, or give the sweep another --out")
+
+
+def list_source_settings(run: PlannedRun) -> str:
+    """Return what says which data set a run's samples are from."""
+    data = run.settings.data
+    return repr((data.name, data.root, data.file, data.source))
 
 
 def list_data_settings(run: PlannedRun) -> str:

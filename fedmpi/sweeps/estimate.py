@@ -20,9 +20,9 @@ from fedmpi.sweeps.job import PlannedRun
 from fedmpi.sweeps.speed_probe import time_rounds
 from fedmpi.text import MIB, format_columns, format_duration, printable
 
-# What is timed: rounds of FedAvg, of so many clients that make so many steps each.
 # A rate measured with these settings and samples of one shape serves for all runs that have them.
 RATE_SETTINGS = ("model", "train", "engine", "threads", "precision", "device", "cuda_graphs")
+# What is timed: rounds of FedAvg, of so many clients that make so many steps each.
 TIMED_STEPS = 10
 TIMED_CLIENTS = 8
 NOTE = ("steps: batches that the clients train on, also before the first round and to be evaluated; samples that only "

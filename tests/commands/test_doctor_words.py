@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -48,6 +49,10 @@ def test_a_folder_of_data_that_cannot_be_made_is_a_problem(tmp_path, monkeypatch
     monkeypatch.setattr(doctor.Data, "root", "/proc/a/b")
     (found,) = doctor.check_data(Solo())
     assert found.facts.startswith("/proc/a/b (data.root, made when needed)") and "set data.cache to" in found.problem
+    # nor can anybody look into another's folder: what is there is not known
+    monkeypatch.setattr(doctor.os.path, "exists", lambda path: str(path) in ("/proc", "/"))
+    assert "nothing can be written there" in doctor.find_why_unwritable(Path("/proc/secret/data"))
+    monkeypatch.undo()
     monkeypatch.setattr(doctor.Data, "root", str(tmp_path / "new"))
     assert [*doctor.check_data(Solo())][0].problem == "" and not [*tmp_path.iterdir()]
 

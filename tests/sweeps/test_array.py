@@ -55,7 +55,7 @@ def test_a_finished_sweep_submits_nothing(runs):
     for run in runs:
         run.folder.mkdir(parents=True)
         (run.folder / "result.json").write_text(json.dumps({"rounds": 2, "accuracy_mean": 1, "digest": "a"}))
-    assert array.submit_runs(runs, **ASKED) == "all 4 runs are finished or under way"
+    assert array.submit_runs(runs, follow="", **ASKED) == "all 4 runs are finished or under way"
 
 
 def test_what_failed_or_has_too_few_rounds_is_submitted_again(runs, tmp_path, monkeypatch):
@@ -98,7 +98,7 @@ def test_a_long_name_of_the_folder_is_cut_for_the_job(runs):
 
 def test_what_cannot_be_submitted_is_refused(runs, tmp_path, monkeypatch):
     with pytest.raises(BadInput, match="--time soon is not a time"):
-        array.submit_runs(runs, **ASKED | {"time": "soon"})
+        array.submit_runs(runs, follow="", **ASKED | {"time": "soon"})
     monkeypatch.setenv("PATH", str(tmp_path))
     done = CliRunner().invoke(app, ["sweep", "job.yaml", "--slurm"])
     assert done.exit_code == 2 and "sbatch is not on this machine" in done.output
@@ -142,8 +142,8 @@ def test_the_script_can_be_looked_at_first(runs, tmp_path, monkeypatch):
 @pytest.mark.parametrize("words, message", [
     (["--time", "04:00:00", "--gpus", "2"], "--time --gpus: of use with --slurm alone; add --slurm to submit the runs"),
     (["--mpi", ""], "--mpi: of use with"), (["--at-once", "2"], "--at-once: of use with"),
-    (["--slurm", "--option=--signal=USR1@600", "--dry-run"], "or `fedmpi sweep` --profile and a file that says it"),
-    (["--slurm", "--option=--array=0-9%4", "--dry-run"], "or `fedmpi sweep` --at-once"),
+    (["--slurm", "--option=--signal=USR1@600", "--dry-run"], "; `fedmpi sweep` takes it from the file of --profile"),
+    (["--slurm", "--option=--array=0-9%4", "--dry-run"], "--array, and --at-once; `fedmpi sweep` has --at-once"),
     (["--option=--mem=8G", "--profile", "x"], "--profile --option: of use"),
     (["--slurm", "--local", "2"], "--local: --slurm makes no use of it; leave it out"),
     (["--slurm", "--dry-run", "--rate", "5"], "--rate: --slurm makes no use of it"),
@@ -157,6 +157,8 @@ def test_a_row_keeps_the_threads_that_it_sets(runs):
     """What stands last counts, so the CPUs of a rank are only the default of its threads."""
     made = array.make_array([run._replace(overrides=[*run.overrides, f"threads={n}"]) for n, run in enumerate(runs, 1)],
                             cpus=4, **ASKED)
+    with pytest.raises(BadInput, match="threads = 4 with 3 CPUs per rank: .*; give --cpus 4, or fewer threads"):
+        array.make_array([run._replace(overrides=["threads=4"]) for run in runs], cpus=3, **ASKED)
     text = script.render_script(made)
     assert ' run "$config" \\\n    threads="$SLURM_CPUS_PER_TASK" "${settings[@]}" --out ' in text
     rows = [line for line in text.splitlines() if ") settings+=" in line]
@@ -169,8 +171,8 @@ def test_so_many_runs_at_a_time(runs, tmp_path):
     assert "#SBATCH --array=0-3%3\n" in text and "#SBATCH --partition=long\n" in text
     (tmp_path / "site.yaml").write_text("at_once: 2\npartition: short\naccount: a1\n")
     of_site = array.make_array(runs, "./site.yaml", **ASKED)
-    assert (of_site.at_once, of_site.partition, of_site.account) == (2, "short", "a1")
-    assert array.make_array(runs, "./site.yaml", **asked).all_options == ["--partition=long", "--account=a1"]
+    assert (of_site.at_once, of_site.options) == (2, ("--partition=short", "--account=a1"))
+    assert array.make_array(runs, "./site.yaml", **asked).options == ("--partition=long", "--account=a1")
 
 
 def test_a_server_that_trains_has_no_rank_of_its_own(runs):
@@ -193,6 +195,6 @@ def test_ranks_are_those_of_the_profile_unless_they_are_asked_for(runs, tmp_path
 def test_what_is_under_way_is_not_submitted_again(runs):
     runs[1].folder.mkdir(parents=True)
     lock = Lock(runs[1].folder)
-    assert "#SBATCH --array=0-2\n" in array.submit_runs(runs, dry_run=True, **ASKED)
+    assert "#SBATCH --array=0-2\n" in array.submit_runs(runs, dry_run=True, follow="", **ASKED)
     lock.release()
-    assert "#SBATCH --array=0-3\n" in array.submit_runs(runs, dry_run=True, **ASKED)
+    assert "#SBATCH --array=0-3\n" in array.submit_runs(runs, dry_run=True, follow="", **ASKED)

@@ -27,8 +27,8 @@ def plan(path: str, out: str = "out"):
 
 
 def write_job(cache, *methods: str, **more) -> str:
-    path = jobs.write(Path(), cache, rows={name: name for name in methods}, columns={"one": {}}, published={},
-                      **more)
+    rows = {name: name for name in methods}
+    path = jobs.write(Path(), cache, published={}, **{"rows": rows, "columns": {"one": {}}} | more)
     config = json.loads(Path("c.yaml").read_text())
     config["data"] |= {"name": "arrays", "file": "mine.npz", "clients": 3}
     Path("c.yaml").write_text(json.dumps(config))
@@ -54,6 +54,10 @@ def test_a_finished_run_on_other_samples_is_another_run(tmp_path, cache, monkeyp
     seeds = write_job(cache, "fedavg", seeds=[0, 1])
     with pytest.raises(BadInput, match="fedavg / one / seed 0 of this job, on other samples than it would get now: "):
         changed_code.mark_runs(plan(seeds), False)
+    # What is left may be of other data, which nobody has replaced.
+    Path("other.npz").write_bytes(Path("mine.npz").read_bytes())
+    columns = write_job(cache, "fedavg", columns={"one": {}, "two": {"data.file": "other.npz"}})
+    assert changed_code.mark_runs(plan(columns), False) == plan(columns)
     path = write_job(cache, "fedavg", "local")
     # Without the file the run that is left says what is wrong.
     Path("mine.npz").rename("away.npz")

@@ -38,6 +38,8 @@ FAULTS: list[tuple[str, str, str]] = [
     ),
     ("fedmpi.commands.doctor:check_collectives", "ranks[:, :2].max(0)", "ranks[:, :2].min(0)"),
     ("fedmpi.commands.doctor:check_data", "find_why_unwritable(root)", '""'),
+    ("fedmpi.commands.submit:merge_fields", "*site.options, *named, *options", "*named, *site.options, *options"),
+    ("fedmpi.commands.submit:refuse_contradictions", "threads > job.cpus", "threads > 2 * job.cpus"),
     ("fedmpi.commands.submit:build_job", "all(run.server.hosts_clients", "any(run.server.hosts_clients"),
     ("fedmpi.commands.doctor:format_speed", "BYTES / seconds / 1e6", "BYTES / seconds / 1e3"),
     ("fedmpi.commands.doctor:write_trial", "1e3 * whole", "1e3 * flush"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 FAULTS: list[tuple[str, str, str]] = [("fedmpi.cli:run", "out, resume, time_limit, ranks,",
                                        "out, None, time_limit, ranks,"),
                                       ("fedmpi.cli:run", "sys.exit(session.run_command", "print(session.run_command"),
-                                      ("fedmpi.cli:plan", "on.PlannedRanks = 3", "on.PlannedRanks = 2"),
+                                      ("fedmpi.cli:plan", "arguments.PlannedRanks = 3", "arguments.PlannedRanks = 2"),
                                       ("fedmpi.cli:submit", "account=account", "account=partition"),
                                       ("fedmpi.cli:submit", "restarts=restarts", "restarts=50"),
                                       ("fedmpi.cli:submit", "profile, prepare, dry_run,", "profile, True, dry_run,"),

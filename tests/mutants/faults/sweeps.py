@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 FAULTS: list[tuple[str, str, str]] = [
-    ("fedmpi.sweeps.changed_code:refuse_changed_data", "now.get(data, then) != then", "now.get(data) is None"),
+    ("fedmpi.sweeps.changed_code:refuse_changed_data", "now[data] not in (None, then)", "now[data] is None"),
     ("fedmpi.sweeps.changed_code:refuse_changed_files", ", then.get(name))", ")"),
     ("fedmpi.sweeps.changed_code:refuse_changed_files", "run.settings).items()}", "run.settings).items() if False}"),
     ("fedmpi.sweeps.changed_code:list_data_settings", '["data"], run.settings.seed]',
@@ -97,9 +97,8 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.sweeps.board:",
      '("under way", "failed", "killed", "finished", "unfinished", "waiting")',
      '("under way", "finished", "failed", "killed", "unfinished", "waiting")'),
-    ("fedmpi.sweeps.changed_code:refuse_changed_data", "if not isinstance(then, str):",
-     "if not isinstance(then, str) or data not in left:"),
-    ("fedmpi.sweeps.changed_code:refuse_changed_data", "in known if left else []", "in known"),
+    ("fedmpi.sweeps.changed_code:refuse_changed_data", "list_source_settings(run) not in read:", "data not in left:"),
+    ("fedmpi.sweeps.changed_code:refuse_changed_data", " or list_source_settings(run) not in read", ""),
     ("fedmpi.sweeps.estimate:", '"threads", "precision", ', '"threads", '),
     ("fedmpi.sweeps.array:submit_runs", "and not is_run_alive(run.folder)", ""),
     ("fedmpi.sweeps.array:make_array", "max(run.settings.threads for run in runs)", "runs[0].settings.threads"),
