@@ -111,7 +111,7 @@ def decide(config_path: str | Path | Mapping[str, object], overrides: Sequence[s
             if snapshot.round > config.rounds:
                 raise BadInput(f"{path} is of round {snapshot.round}, but rounds = {config.rounds}: nothing to do; "
                                "raise rounds, or start a new run with another --out")
-            accepted, said = accept_code(snapshot, own_code, accept_changed_code)
+            accepted, said = accept_code(snapshot, own_code, accept_changed_code, config)
             warnings += said
         elif resume:
             refuse_lost_rounds(folder.path, plain)
@@ -130,15 +130,20 @@ def decide(config_path: str | Path | Mapping[str, object], overrides: Sequence[s
                     warnings, start, own_code, accepted)
 
 
-def accept_code(snapshot: checkpoint.Snapshot, now: Fingerprint, accept: bool) -> tuple[list[CodeChange], list[str]]:
-    """Return the changes of the user's own code since a checkpoint, and what to say of them.
+def accept_code(snapshot: checkpoint.Snapshot, now: Fingerprint, accept: bool,
+                config: Config) -> tuple[list[CodeChange], list[str]]:
+    """Return the changes of the user's own code since a checkpoint, other measures apart, and what to say of them.
 
     Raises BadInput if there are any, and they are not accepted."""
     then = snapshot.extra.get("own_code")
+    others = list(config.evaluate.measures) != list(snapshot.config.get("evaluate", {}).get("measures", ()))
     if then is None:
+        now = fingerprint_code(config, measures=False) if others else now
         return [], [f"the checkpoint of round {snapshot.round} has no fingerprint of your own code, so it is not known "
                     "whether the code has changed since"] if now else []
-    changes = list_changes(then, now, snapshot.round)
+    # a module that is part of the run only then, or only now, is a measure's: all else that names code is the same
+    changes = [change for change in list_changes(then, now, snapshot.round)
+               if not (others and None in (change["then"], change["now"]))]
     if not accept:
         refuse_changes(changes, f"the checkpoint of round {snapshot.round}", "put back what it was, start a new run "
                        "with another --out, or accept the change by --accept-changed-code, which result.json will say")

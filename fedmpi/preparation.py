@@ -33,6 +33,7 @@ from fedmpi.slurm.deadline import Deadline
 from fedmpi.storage import checkpoint
 from fedmpi.storage.checkpoint import Snapshot
 from fedmpi.storage.lock import TIME_FORMAT
+from fedmpi.storage.run_status import list_evaluated
 from fedmpi.text import format_range, format_spans, shorten_list
 
 
@@ -75,8 +76,9 @@ def prepare_run(parts: Parts, decision: Decision, progress: Progress, stop: Call
     run.pace.measured = not depends_on_neighbours(run) and parts.config.server.reduce == "exact"
     folder.rewrite_metrics(state.metrics)
     known = decision.snapshot.extra.get("history", "") if decision.snapshot else ""
-    # a run without a checkpoint repeats the round before the first one, too, whose row is that of round 0
-    kept = state.round if decision.snapshot else -1
+    # A round that was judged after its checkpoint, as the last one, is judged again. A run without a checkpoint repeats
+    # the round before the first one, too, whose row is that of round 0.
+    kept = max((line["round"] for line in list_evaluated(state.metrics)), default=-1)
     for warning in filter(None, [*decision.warnings, folder.set_later_checkpoints_aside(state.round),
                                  folder.truncate_history(kept, known)]):
         progress.say(f"warning: {warning}")

@@ -148,6 +148,9 @@ class Result:
             found = load_model(self.folder, require_client(client), self.own_code)
             for said in found.warnings:
                 warnings.warn(said, stacklevel=2)
+            if found.round < self.values.get("rounds", 0):
+                warnings.warn(f"{self.folder}: the model is that of round {found.round} of {self.values['rounds']}, "
+                              "since there is no later checkpoint", stacklevel=2)
             return found.network.eval()
 
     def samples(self, client: int, part: str = "test") -> tuple[Tensor, Tensor]:

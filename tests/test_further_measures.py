@@ -1,17 +1,22 @@
 """Further measures from the configuration to every place that shows them."""
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 import fedmpi
+from fedmpi import assembly
 from fedmpi.commands.compare import compare_runs
+from fedmpi.config.schema import resolve
 from fedmpi.errors import BadInput
 from fedmpi.report import measure_names, results, tables
 from fedmpi.storage.history import read_history
 from tests.own_code.modules import write
 
 ASKED = "evaluate.measures=[auc, calibration_error, 'mine_of_run:share_right']"
+METHOD = "from fedmpi.methods.fedavg import FedAvg\n\n\nclass Mine(FedAvg):\n    pass\n"
 OWN = "def share_right(logits, y):\n    return (logits.argmax(1) == y).double().mean()\n"
 
 
@@ -77,6 +82,28 @@ def test_the_page_is_the_same_column_with_and_without_them(bench, runs):
     assert bench.lead("without", "rounds=3", "evaluate.measures=[auc]", resume="auto") == 0
     history = read_history(runs[1] / "history.h5")
     assert np.isnan(history["auc"][:2]).all() and np.isfinite(history["auc"][2]).any()
+
+
+def test_own_code_may_have_other_measures_when_a_run_goes_on(bench, monkeypatch, capsys):
+    """Measures change no result, so their files are no change of the run's code; a change of its other code is one."""
+    write(bench.folder, {"mine_of_run.py": OWN, "mine_of_method.py": METHOD})
+    monkeypatch.chdir(bench.folder)
+    own = "method=mine_of_method:Mine"
+    assert bench.lead("own", own, "rounds=1") == 0
+    for rounds, asked in ((2, "['mine_of_run:share_right']"), (3, "[]")):
+        assert bench.lead("own", own, f"rounds={rounds}", f"evaluate.measures={asked}", resume="auto") == 0
+    assert "accepted_code_changes" not in bench.result("own")
+    assert bench.lead("none", "rounds=1") == bench.lead("none", "rounds=2", ASKED, resume="auto") == 0
+    assert "own code" not in "".join(capsys.readouterr())
+    snapshot = SimpleNamespace(extra={"own_code": {"method": "1", "measure": "2"}}, round=3,
+                               config={"evaluate": {"measures": ["measure:f"]}})
+    assert assembly.accept_code(snapshot, {"method": "1"}, False, resolve({})) == ([], [])
+    with pytest.raises(BadInput, match=r"since the checkpoint of round 3: method \(was 1, is 9\); put back"):
+        assembly.accept_code(snapshot, {"method": "9"}, False, resolve({}))
+    # with the same measures a module that is gone is a change
+    snapshot.config = {"evaluate": {"measures": []}}
+    with pytest.raises(BadInput, match="measure .was 2, is not part of it any more"):
+        assembly.accept_code(snapshot, {"method": "1"}, False, resolve({}))
 
 
 def test_what_cannot_be_imported_is_refused_with_code_2(bench, capsys):

@@ -170,6 +170,9 @@ def test_the_plan_draws_as_the_run_does(bench, everything, monkeypatch):
     in_time = [line["participants"] - len(line["late"]) for line in lines]
     assert p["work_share"] == pytest.approx(
         sum(line["work_share"] * n for line, n in zip(lines, in_time, strict=True)) / sum(in_time))
+    lost = make_plan(bench.config, ["faults.drop=.5", "rounds=5"], 1)["participation"]
+    assert bench.lead("lost", "faults.drop=.5", "rounds=5") == 0
+    assert lost["lost"] == pytest.approx(sum(len(line["lost"]) for line in bench.metrics("lost")) / 5) and lost["lost"]
     # Of a long run only the first rounds are drawn.
     monkeypatch.setattr(planned_time, "PLANNED_ROUNDS", 2)
     assert make_plan(bench.config, words, 1)["participation"]["seconds"] == pytest.approx(

@@ -45,6 +45,7 @@ class TrainedModel:
     network: torch.nn.Module
     # whose it is and after which round, for the user
     title: str
+    round: int
     # what a file says of it
     facts: dict[str, str]
     # what to say of newer checkpoints that are damaged, and of code that was changed since
@@ -179,7 +180,8 @@ def find_model(run: Path, client: int | None) -> TrainedModel:
     if changes:
         facts["own_code_changes"] = json.dumps(changes)
     whose = "global model" if client is None else f"model of client {client}"
-    return TrainedModel(network, f"{method.title}, {whose} after round {snapshot.round}", facts, warnings)
+    return TrainedModel(network, f"{method.title}, {whose} after round {snapshot.round}", snapshot.round, facts,
+                        warnings)
 
 
 def import_writer() -> Callable[..., bytes]:

@@ -22,13 +22,14 @@ def plan_participation(case: PlanCase) -> JsonObject:
     config, rounds = case.config, min(case.config.rounds, PLANNED_ROUNDS)
     ledger = EdgeLedger.from_config(config, case.method, case.federation)
     selector = ClientSelector(config, case.method, case.federation, ledger)
-    if config.train.sampling == "uniform" and selector.clock is None and selector.times is None:
+    if (config.train.sampling == "uniform" and selector.clock is None and selector.times is None
+            and not config.faults.drop):
         return {}
     generator, traffic = np.random.default_rng(config.seed), case.method.traffic(case.shared, case.up)
     first = case.method.warm_up_participants(case.federation.clients, config.seed)
     warm_up = 0. if first is None else selector.time_warm_up(
         Participants(first, case.federation.sizes[first], -1, config.seed), traffic)
-    seconds, asked, late, taken, facts = [warm_up], 0, 0, 0, []
+    seconds, asked, late, lost, taken, facts = [warm_up], 0, 0, 0, 0, []
     # after how many rounds that bring an update each stage ends
     ends = np.cumsum([number for number, _ in case.method.stages(case.shared, config.rounds)])
     # of each participant in time, the part of its steps that it makes
@@ -37,13 +38,16 @@ def plan_participation(case: PlanCase) -> JsonObject:
         ledger.stage = min(int(np.searchsorted(ends, taken, side="right")), len(ends) - 1)
         found = selector.select(t, sum(seconds), traffic, lambda ids: generator.random(len(ids)))
         seconds.append(found.seconds)
-        taken += bool(len(config.faults.drop_participants(found.in_time).ids))
+        arrived = len(config.faults.drop_participants(found.in_time).ids)
+        taken += bool(arrived)
+        lost += len(found.in_time.ids) - arrived
         asked += len(found.participants.ids)
         late += len(found.participants.ids) - len(found.in_time.ids)
         facts.append(found.facts)
         if "work_share" in found.facts and found.timing is not None:
             shares += found.timing.made[found.timing.in_time].tolist()
     return {"sampling": config.train.sampling, "participants": asked / rounds, "late": late / rounds,
+            **({"lost": lost / rounds} if config.faults.drop else {}),
             # rounds in which nobody is available have no candidates
             **{name: float(np.mean([line.get(name, 0) for line in facts])) for name in (
                 "available", "candidates", "mib_candidates") if any(name in line for line in facts)},
@@ -64,6 +68,8 @@ def describe_participation(p: JsonObject) -> str:
     parts.append(f"{p['participants']:.1f} participants a round")
     if p["late"]:
         parts.append(f"{p['late']:.1f} of them too late")
+    if p.get("lost"):
+        parts.append(f"{p['lost']:.1f} of them lost")
     if "work_share" in p:
         parts.append(f"those in time make {p['work_share']:.0%} of their steps")
     return ", ".join(parts)
@@ -71,12 +77,15 @@ def describe_participation(p: JsonObject) -> str:
 
 def describe_condition(p: JsonObject, clients: int) -> str:
     """Return under which condition the numbers of a plan hold that take no account of who was drawn, as the end of a
-    sentence; "" if everybody is always there and in time.
+    sentence; "" if everybody is always there, in time and not lost, and drawn as often as others.
 
     Args:
         p: what `plan_participation` returned."""
     there = p.get("available", clients) >= clients and not p.get("late") and p.get("work_share", 1) >= 1
-    return "" if there else ", if all are available and in time"
+    conditions = {"all are available and in time": there, "none is lost": not p.get("lost"),
+                  "all are drawn equally often": p.get("sampling", "uniform") == "uniform"}
+    needed = [condition for condition, holds in conditions.items() if not holds]
+    return f", if {', '.join(needed[:-1])}{' and ' * (len(needed) > 1)}{needed[-1]}" if needed else ""
 
 
 def describe_simulated_time(p: JsonObject) -> str:

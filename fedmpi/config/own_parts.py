@@ -15,25 +15,29 @@ from fedmpi.paths import expand_user
 START_FILE = "model.start"
 
 
-def list_own_parts(config: Config) -> list[object]:
-    """Return the classes and functions that a configuration names, built-in ones among them, and names of modules."""
+def list_own_parts(config: Config, measures: bool = True) -> list[object]:
+    """Return the classes and functions that a configuration names, built-in ones among them, and names of modules;
+    those of `evaluate.measures` only if asked for."""
+    named = config.evaluate.measures if measures else ()
     parts: list[object] = [type(config.method), type(config.data.partition), type(config.model),
                            registry.find_class("datasets", config.data.name)]
     if isinstance(config.model, Custom):
         parts.append(registry.find_class("models", config.model.path))
-    parts += [registry.find_class_of_setting("measures", name, "evaluate.measures")
-              for name in config.evaluate.measures]
-    for name in (config.data.name, getattr(config.model, "path", ""), *config.evaluate.measures):
+    parts += [registry.find_class_of_setting("measures", name, "evaluate.measures") for name in named]
+    for name in (config.data.name, getattr(config.model, "path", ""), *named):
         if ":" in name:
             parts.append(name.partition(":")[0])
     return parts
 
 
-def fingerprint_code(config: Config) -> Fingerprint:
+def fingerprint_code(config: Config, measures: bool = True) -> Fingerprint:
     """Return the fingerprint of all code of the user's own that a configuration names, and of the file `model.start`;
-    {} if it names none. Raises BadInput if that file cannot be read."""
+    {} if it names none. Raises BadInput if that file cannot be read.
+
+    Args:
+        measures: whether the functions of `evaluate.measures`, which change no result, count."""
     start = getattr(config.model, "start", None)
-    return hash_own_code(list_own_parts(config)) | ({} if start is None else {START_FILE: hash_start(start)})
+    return hash_own_code(list_own_parts(config, measures)) | ({} if start is None else {START_FILE: hash_start(start)})
 
 
 def hash_start(start: str) -> str:

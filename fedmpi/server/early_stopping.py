@@ -13,7 +13,7 @@ from fedmpi.errors import BadInput
 from fedmpi.faults import find_honest
 from fedmpi.json_values import JsonObject
 from fedmpi.server.metrics import find_best_line
-from fedmpi.storage.run_status import AT_BEST_VALIDATION, BEST_ON
+from fedmpi.storage.run_status import AT_BEST_VALIDATION, BEST_ON, is_evaluated
 from fedmpi.task import Task, find_task
 
 
@@ -43,12 +43,17 @@ def name_validation_key(task: Task) -> str:
     return f"{task.key}_validation"
 
 
+def find_task_of(lines: list[JsonObject]) -> Task:
+    """Return what a run learns, by its last evaluated line: the others do not tell."""
+    return find_task(next((line for line in reversed(lines) if is_evaluated(line)), ()))
+
+
 def find_best_validation_line(lines: list[JsonObject], measure: str = "") -> JsonObject | None:
     """Return the line of the best round on validation samples, the first of equals; None if no round is known.
 
     Args:
         measure: the key that says how good a round is; "": that of `name_validation_key`."""
-    task = find_task(lines[-1] if lines else ())
+    task = find_task_of(lines)
     key = measure or name_validation_key(task)
     known = [line for line in lines if line.get(key) is not None and line[key] == line[key]]
     return max(known, key=lambda line: task.score(line[key])) if known else None
@@ -65,7 +70,7 @@ def explain_early_stop(config: Config, lines: list[JsonObject], rounds_done: int
         rounds_done: rounds finished."""
     if config.stop is None or rounds_done >= config.rounds:
         return ""
-    task, patience = find_task(lines[-1] if lines else ()), config.stop.patience
+    task, patience = find_task_of(lines), config.stop.patience
     measure = name_validation_key(task) if config.evaluate.on == "test" else task.key
     regular = [line for line in lines
                if measure in line and line["round"] and line["round"] % config.evaluate.every == 0]

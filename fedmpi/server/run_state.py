@@ -55,5 +55,6 @@ class RunState:
         It is the mean accuracy, or the negative mean error, and taken on validation samples if there are any."""
         last: JsonObject = self.metrics[-1] if self.metrics and self.metrics[-1]["round"] == self.round else {}
         task = find_task(last)
-        beside = early_stopping.name_validation_key(task)
-        return task.score(last.get(beside if beside in last else task.key, float("nan")))
+        validated = last.get(early_stopping.name_validation_key(task), float("nan"))
+        # it is nan, too, if no client has a validation sample
+        return task.score(validated if validated == validated else last.get(task.key, float("nan")))

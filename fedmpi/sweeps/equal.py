@@ -30,6 +30,7 @@ def find_equal_setting(own: Config, other: Config) -> str:
     BadInput if no whole number of epochs does, or the steps of either cannot be counted."""
     refuse_unknown_work(own, "this row")
     refuse_unknown_work(other, "the row that it names")
+    refuse_other_shares(own, other)
     if own.train.steps is not None:
         return f"train.steps={max(1, round(compute_ratio(own, other, BATCHES[0]) * own.train.steps))}"
     epochs = [compute_ratio(own, other, batches) * own.train.epochs for batches in BATCHES]
@@ -59,6 +60,16 @@ def refuse_unknown_work(config: Config, whose: str) -> None:
                        f"({config.method.uncounted_steps}), so they cannot be counted before; name another row")
 
 
+def refuse_other_shares(own: Config, other: Config) -> None:
+    """Raise BadInput if rows differ in settings that decide how often a client takes part, but for
+    `train.participation`: these are not counted."""
+    for name, mine, theirs in (("faults.drop", own.faults.drop, other.faults.drop),
+                               ("train.sampling", own.train.sampling, other.train.sampling)):
+        if mine != theirs:
+            raise BadInput(f"equal_steps: {name} is {mine} for this row and {theirs} for the row that it names, and "
+                           "how often clients take part by it is not counted; give both rows the same")
+
+
 def compute_ratio(own: Config, other: Config, batches: int) -> float:
     """Return the steps of `other` divided by those of `own`, for clients with so many batches of samples."""
     samples = count_samples(own, other, batches)
@@ -73,7 +84,7 @@ def count_samples(own: Config, other: Config, batches: int) -> int:
 
 def count_total_steps(config: Config, samples: int) -> float:
     """Return the steps behind a client's judged model at the end of a run, mean over clients of so many samples."""
-    clients = config.data.clients
+    clients = config.data.clients - config.data.new_clients
     try:
         method = config.method.with_model(build_counted_network())
     except BadInput as error:

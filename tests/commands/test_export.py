@@ -222,6 +222,14 @@ def test_a_relative_path_leads_to_the_folder_in_which_the_run_was_started(bench,
     assert result.model(0) and exported(run, "--client", "0")
 
 
+def test_a_model_of_an_earlier_round_says_so(bench):
+    """As after a last checkpoint that the disk refused, with checkpoint.failure=continue."""
+    run = ran(bench, "earlier", "rounds=2", "checkpoint.every=1", "checkpoint.keep=2")
+    (run / "checkpoints" / "round-000002.h5").unlink()
+    with pytest.warns(UserWarning, match="the model is that of round 1 of 2, since there is no later checkpoint"):
+        assert load_result(run).model(0)
+
+
 def test_other_refusals_and_other_relative_paths(tmp_path, monkeypatch):
     """Initial weights are named, too; a path that leads somewhere, and one from the root or from home, is not."""
     monkeypatch.chdir(tmp_path)

@@ -109,6 +109,18 @@ def test_numbers_that_suppose_that_all_take_part_say_so(drawn, condition):
     assert IF_ALL not in plan_table.format_plan(PLAN)
 
 
+@pytest.mark.parametrize("drawn, condition", [
+    ({"lost": .1}, ", if none is lost"), ({"sampling": "size"}, ", if all are drawn equally often"), ({"lost": 0.}, ""),
+    ({"lost": .1, "sampling": "loss", "late": 1.},
+     ", if all are available and in time, none is lost and all are drawn equally often")])
+def test_numbers_that_suppose_that_all_updates_arrive_and_all_are_drawn_alike_say_so(drawn, condition):
+    drawn = {"sampling": "uniform", "participants": 3., "late": 0., **drawn}
+    text = words(plan_table.format_plan(PLAN | {"participation": drawn}))
+    (steps,) = [line for line in text if line.startswith("steps of a participant")]
+    assert steps.endswith(f"judging 7.2){condition}")
+    assert ("0.1 of them lost" in " ".join(text)) == (drawn.get("lost") == .1)
+
+
 def test_many_ranks_are_summarised():
     """Without the server and the idle rank there are 2, 13; 66, 1,234; 10, 30; the median of two is their mean."""
     assert plan_table.RANKS_SHOWN == 16 and plan_table.CLIENTS_SHOWN == 12

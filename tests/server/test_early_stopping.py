@@ -57,6 +57,14 @@ def test_a_run_ends_when_enough_rounds_were_no_better(values, how, since):
                         f"(stop.patience = {how.get('patience', 2)})\n")
 
 
+def test_a_line_without_measures_does_not_hide_what_is_learned():
+    """The patience was lowered while the run was stopped after a round that was not evaluated."""
+    books = [{"round": t, "mse_mean": .5, "mse_mean_validation": value} for t, value in ((5, .4), (10, .2), (15, .3))]
+    text = early_stopping.explain_early_stop(config(patience=5, every=5, rounds=99), [*books, {"round": 17}], 17)
+    assert text.startswith("ended after round 17 of 99: none since round 10 was better")
+    assert early_stopping.find_best_validation_line([*books, {"round": 17}])["round"] == 10
+
+
 def test_only_rounds_that_evaluation_asks_for_count():
     """Round 5, evaluated only for its embeddings, is the best one; but rounds 2, 4 and 6 decide."""
     books = lines([.3, .2, .2], every=2)

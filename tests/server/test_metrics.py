@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, adjusted_rand_score, f1_score
 
 from fedmpi.clients.measures import measure_logits
+from fedmpi.server.early_stopping import name_validation_key
 from fedmpi.server.metrics import (
     Groups,
     compute_embedding,
@@ -20,6 +21,8 @@ from fedmpi.server.metrics import (
     split_measures,
     summarise_clients,
 )
+from fedmpi.server.run_state import RunState
+from fedmpi.task import CLASSIFICATION
 
 
 @given(n=st.integers(1, 40), c=st.integers(2, 7), seed=st.integers(0, 999))
@@ -158,3 +161,11 @@ def test_pictures_are_principal_components():
 
 def test_without_planted_groups_there_is_no_rand_index():
     assert "ari" not in Groups(2, None).update(np.array([0]), np.array([0]), 1)
+
+
+def test_a_checkpoint_is_the_best_by_test_samples_if_nobody_has_others():
+    beside = name_validation_key(CLASSIFICATION)
+    lines_of = [{"round": 1, "accuracy_mean": .8, beside: float("nan")}]
+    assert RunState((), None, 1, metrics=lines_of).score() == .8
+    assert RunState((), None, 1, metrics=[lines_of[0] | {beside: .3}]).score() == .3
+    assert RunState((), None, 2, metrics=lines_of).score() != RunState((), None, 2, metrics=lines_of).score()

@@ -187,6 +187,24 @@ def test_a_run_that_ends_where_it_was_saved_is_judged_there(bench, method, every
     assert history(bench, name)["round"].tolist() == judged == ([2, 3, 4, 6] if every else [3, 6])
 
 
+def test_a_round_that_is_judged_again_has_one_row(bench):
+    """It was judged as the last one, and the run was killed before it had saved that."""
+    words = (*SMALL, "rounds=6", "method=fedavg", "evaluate.every=2", "checkpoint.every=0")
+    assert started(bench, "twice", words, stop=3) == 75
+    (saved,) = bench.saved("twice")
+    before = saved.read_bytes()
+    assert started(bench, "twice", (*words, "rounds=3"), "auto") == 0
+    assert history(bench, "twice")["round"].tolist() == [2, 3]
+    for again, expected in (("rounds=3", [2, 3]), ("rounds=6", [2, 4, 6])):
+        for path in bench.saved("twice"):
+            path.unlink()
+        saved.write_bytes(before)
+        (bench.out("twice") / "result.json").unlink()
+        assert started(bench, "twice", (*words, again), "auto") == 0
+        judged = [line["round"] for line in bench.metrics("twice") if "accuracy_mean" in line]
+        assert history(bench, "twice")["round"].tolist() == judged == expected
+
+
 def test_a_late_judgement_has_no_rows_to_embed(bench):
     """The messages of the last round are gone; the log says so, and the run ends like any other."""
     words = (*SMALL, "method=fedavg", "evaluate.every=0")

@@ -96,6 +96,25 @@ def test_steps_that_depend_on_time_or_on_training_are_refused(own, other, said):
     assert equal.find_equal_setting(run("local", steps=10), run("ditto", steps=10, more=waits)) == "train.steps=20"
 
 
+@pytest.mark.parametrize("own, other, said", [
+    ({}, {"faults": {"drop": .5}}, "faults.drop is 0.0 for this row and 0.5 for the row that it names"),
+    ({}, {"train": {"steps": 10, "sampling": "size"}}, "train.sampling is uniform for this row and size for the row")])
+def test_rows_in_which_clients_take_part_by_other_rules_are_refused(own, other, said):
+    def made(method, more):
+        return resolve({"rounds": 100, "method": method, "train": {"steps": 10}, "data": {"clients": 20}} | more)
+    with pytest.raises(BadInput, match=f"^equal_steps: {said}.*; give both rows the same$"):
+        equal.find_equal_setting(made("local", own), made("ditto", other))
+    assert equal.find_equal_setting(made("local", other), made("ditto", other)) == "train.steps=20"
+
+
+def test_new_clients_do_not_train():
+    """Of 10 clients 5 are new; two of the others take part in a round, where Local has all five."""
+    data = {"clients": 10, "new_clients": 5, "split": [.6, .2, .2]}
+    own, other = (resolve({"method": method, "data": data, "train": {"steps": 100, "participation": share}})
+                  for method, share in (("local", 1.), ("fedavg", .5)))
+    assert equal.find_equal_setting(own, other) == "train.steps=40"
+
+
 @pytest.fixture
 def write(tmp_path):
     def write(rows, **more):

@@ -41,6 +41,8 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.commands.submit:merge_fields", "*site.options, *named, *options", "*named, *site.options, *options"),
     ("fedmpi.commands.submit:refuse_contradictions", "threads > job.cpus", "threads > 2 * job.cpus"),
     ("fedmpi.commands.submit:build_job", "all(run.server.hosts_clients", "any(run.server.hosts_clients"),
+    ("fedmpi.commands.planned_time:plan_participation", "lost += len(found.in_time.ids) - arrived", "lost += arrived"),
+    ("fedmpi.commands.planned_time:describe_condition", 'not p.get("lost")', "True"),
     ("fedmpi.commands.doctor:format_speed", "BYTES / seconds / 1e6", "BYTES / seconds / 1e3"),
     ("fedmpi.commands.doctor:write_trial", "1e3 * whole", "1e3 * flush"),
     ("fedmpi.commands.doctor:write_trial", "free > MIN_FREE_BYTES", "free >= MIN_FREE_BYTES"),

@@ -19,6 +19,8 @@ CAM = "fedmpi.methods._cam:CAM."
 PARTICIPATION = "fedmpi.server.sampling:"
 
 FAULTS: list[tuple[str, str, str]] = [
+    ("fedmpi.server.early_stopping:find_task_of", "if is_evaluated(line)", "if True"),
+    ("fedmpi.server.run_state:RunState.score", "if validated == validated else", "if True else"),
     ("fedmpi.server.state_check:refuse_non_finite_message", "not is_all_finite(rows)", "False"),
     # what the functions of the user's own method return is looked at before the first round
     (REHEARSAL + "rehearse_round", '    refuse_other_state(method, "client", kept, mine, "a Mine")\n', ""),

@@ -100,6 +100,8 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.sweeps.changed_code:refuse_changed_data", "list_source_settings(run) not in read:", "data not in left:"),
     ("fedmpi.sweeps.changed_code:refuse_changed_data", " or list_source_settings(run) not in read", ""),
     ("fedmpi.sweeps.estimate:", '"threads", "precision", ', '"threads", '),
+    ("fedmpi.sweeps.equal:refuse_other_shares", "own.train.sampling, other", "own.train.sampling, own"),
+    ("fedmpi.sweeps.equal:count_total_steps", " - config.data.new_clients", ""),
     ("fedmpi.sweeps.array:submit_runs", "and not is_run_alive(run.folder)", ""),
     ("fedmpi.sweeps.array:make_array", "max(run.settings.threads for run in runs)", "runs[0].settings.threads"),
     ("fedmpi.sweeps.array:make_array", "all(run.settings.server", "any(run.settings.server"),
