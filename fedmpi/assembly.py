@@ -32,6 +32,7 @@ from fedmpi.own_code.changes import (
     CodeChange,
     describe_accepted,
     describe_unknown_code,
+    leave_out_measures,
     list_changes,
     refuse_changes,
     refuse_other_code,
@@ -135,15 +136,14 @@ def accept_code(snapshot: checkpoint.Snapshot, now: Fingerprint, accept: bool,
     """Return the changes of the user's own code since a checkpoint, other measures apart, and what to say of them.
 
     Raises BadInput if there are any, and they are not accepted."""
-    then = snapshot.extra.get("own_code")
-    others = list(config.evaluate.measures) != list(snapshot.config.get("evaluate", {}).get("measures", ()))
+    then, of_then = snapshot.extra.get("own_code"), snapshot.config.get("evaluate", {}).get("measures", ())
+    others = list(config.evaluate.measures) != list(of_then)
+    needed = fingerprint_code(config, measures=False) if others else now
     if then is None:
-        now = fingerprint_code(config, measures=False) if others else now
         return [], [f"the checkpoint of round {snapshot.round} has no fingerprint of your own code, so it is not known "
-                    "whether the code has changed since"] if now else []
-    # a module that is part of the run only then, or only now, is a measure's: all else that names code is the same
-    changes = [change for change in list_changes(then, now, snapshot.round)
-               if not (others and None in (change["then"], change["now"]))]
+                    "whether the code has changed since"] if needed else []
+    changes = leave_out_measures(list_changes(then, now, snapshot.round), needed,
+                                 others and any(":" in name for name in of_then))
     if not accept:
         refuse_changes(changes, f"the checkpoint of round {snapshot.round}", "put back what it was, start a new run "
                        "with another --out, or accept the change by --accept-changed-code, which result.json will say")

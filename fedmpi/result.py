@@ -150,7 +150,7 @@ class Result:
                 warnings.warn(said, stacklevel=2)
             if found.round < self.values.get("rounds", 0):
                 warnings.warn(f"{self.folder}: the model is that of round {found.round} of {self.values['rounds']}, "
-                              "since there is no later checkpoint", stacklevel=2)
+                              "since there is no later checkpoint that is sound", stacklevel=2)
             return found.network.eval()
 
     def samples(self, client: int, part: str = "test") -> tuple[Tensor, Tensor]:

@@ -130,6 +130,15 @@ def test_of_two_options_for_sbatch_the_command_line_s_comes_last(config, tmp_pat
     assert submit.build_job(config, [], [], [], "./p.yaml").options[-1] == "--partition=p"
 
 
+def test_more_threads_than_cpus_are_refused_by_what_counts(config):
+    """The later of two values, and an array's."""
+    for settings, array in ((["threads=4", "threads=1"], []), (["threads=4"], ["threads=1,2"])):
+        assert submit.build_job(config, settings, array, [], cpus=2).cpus == 2
+    for settings, array in ((["threads= 4"], []), ([], ["threads=1,4"])):
+        with pytest.raises(BadInput, match="threads = 4 with 2 CPUs per rank"):
+            submit.build_job(config, settings, array, [], cpus=2)
+
+
 def test_ranks_follow_from_the_gpus_and_how_they_are_asked_for(config):
     def made(**asked):
         return submit.build_job(config, [], [], [], nodes=2, gpus=3, **asked)

@@ -83,7 +83,8 @@ def describe_condition(p: JsonObject, clients: int) -> str:
         p: what `plan_participation` returned."""
     there = p.get("available", clients) >= clients and not p.get("late") and p.get("work_share", 1) >= 1
     conditions = {"all are available and in time": there, "none is lost": not p.get("lost"),
-                  "all are drawn equally often": p.get("sampling", "uniform") == "uniform"}
+                  "all are drawn equally often": p.get("sampling", "uniform") == "uniform"
+                  or p["participants"] >= clients}
     needed = [condition for condition, holds in conditions.items() if not holds]
     return f", if {', '.join(needed[:-1])}{' and ' * (len(needed) > 1)}{needed[-1]}" if needed else ""
 

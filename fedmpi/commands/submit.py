@@ -64,8 +64,9 @@ def build_job(config: str, settings: list[str], array: list[str], options: list[
     name = re.sub(r"[^\w-]", "_", Path(config).stem, flags=re.ASCII)[:100] or "job"
     defaults = {"cpus": max(run.threads for run in configs), "name": name, "command": (sys.executable, "-m", "fedmpi")}
     asked["server_trains"] = all(run.server.hosts_clients for run in configs)
-    job = JobScript(config, tuple(settings), runs, **merge_fields(profile, options, asked, defaults))
-    refuse_contradictions(job, asked, "--ntasks")
+    job = JobScript(config, array=runs, **merge_fields(profile, options, asked, defaults))
+    refuse_contradictions(job, asked, "--ntasks", zip([[*settings, *words] for words in runs or [()]], configs,
+                                                      strict=True))
     return replace(job, settings=(*choose_gpu_settings(job, configs), *settings))
 
 
@@ -86,19 +87,22 @@ def merge_fields(profile: str | None, options: Sequence[str], asked: Mapping[str
     return {"ranks": 2 * fields["nodes"]} | fields | {"options": (*site.options, *named, *options)}
 
 
-def refuse_contradictions(job: JobScript, asked: Mapping[str, object], ranks_option: str) -> None:
+def refuse_contradictions(job: JobScript, asked: Mapping[str, object], ranks_option: str,
+                          runs: Iterable[tuple[Sequence[str], Config]]) -> None:
     """Raise BadInput if a job would not be what was asked for, or its ranks had fewer CPUs than threads.
 
     Args:
         asked: fields of JobScript from the command line; None stands for one that was not given.
-        ranks_option: the option that gives the ranks."""
+        ranks_option: the option that gives the ranks.
+        runs: the settings of each run as they were given, and its configuration."""
     ranks, restarts = asked.get("ranks"), asked.get("restarts")
     if job.gpus and ranks not in (None, job.planned_ranks):
         server = ", and one for the server" * job.server_has_own_rank
         raise BadInput(f"{ranks_option} {ranks} with --gpus {job.gpus}: a run has a rank for each GPU{server}, which "
                        f"makes {job.planned_ranks}; leave {ranks_option} out")
-    words = [word.partition("=") for word in (*job.settings, *sum(job.array, ()))]
-    threads = max((int(value) for key, _, value in words if key == "threads" and value.isdecimal()), default=0)
+    # a configuration's own threads are replaced by the CPUs per rank
+    threads = max((run.threads for words, run in runs
+                   if any(word.partition("=")[0].strip() == "threads" for word in words)), default=0)
     if threads > job.cpus:
         raise BadInput(f"threads = {threads} with {job.cpus} CPUs per rank: threads would wait for each other; give "
                        f"--cpus {threads}, or fewer threads")

@@ -25,6 +25,16 @@ def list_changes(then: Fingerprint, now: Fingerprint, after_round: int) -> list[
             if then.get(name, "") != now.get(name, "") and None not in (then.get(name, ""), now.get(name, ""))]
 
 
+def leave_out_measures(changes: list[CodeChange], needed: Fingerprint, had_some: bool) -> list[CodeChange]:
+    """Return the changes between two starts, but for modules that only measures have brought or taken away.
+
+    Args:
+        needed: the code of this start, without that of measures if they are others than before.
+        had_some: whether the start before had other measures, and some of the user's own."""
+    return [change for change in changes if not (
+        change["then"] is None and change["module"] not in needed or change["now"] is None and had_some)]
+
+
 def describe_change(change: CodeChange) -> str:
     """Return the file, or the module if there is none, and what became of it."""
     name = change["module"]

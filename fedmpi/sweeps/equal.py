@@ -30,7 +30,9 @@ def find_equal_setting(own: Config, other: Config) -> str:
     BadInput if no whole number of epochs does, or the steps of either cannot be counted."""
     refuse_unknown_work(own, "this row")
     refuse_unknown_work(other, "the row that it names")
-    refuse_other_shares(own, other)
+    if own.faults.drop != other.faults.drop:
+        raise BadInput(f"equal_steps: faults.drop is {own.faults.drop} for this row and {other.faults.drop} for the "
+                       "row that it names, and steps of updates that are lost are not counted; give both the same")
     if own.train.steps is not None:
         return f"train.steps={max(1, round(compute_ratio(own, other, BATCHES[0]) * own.train.steps))}"
     epochs = [compute_ratio(own, other, batches) * own.train.epochs for batches in BATCHES]
@@ -52,22 +54,17 @@ def refuse_unknown_work(config: Config, whose: str) -> None:
     if limit:
         raise BadInput(f"equal_steps: {limit} is set for {whose}, so who takes part, or for how many steps, depends on "
                        f"time, and no number of steps is equal work; leave {limit.split('.')[0]} or equal_steps out")
+    train = config.train
+    if train.sampling != "uniform" and train.steps is None and train.participation != 1:
+        raise BadInput(f"equal_steps: train.sampling = {train.sampling} for {whose} draws large clients, which make "
+                       "more steps of an epoch, more or less often than others, and no number of epochs is equal "
+                       "work; set train.steps, or leave sampling or equal_steps out")
     if config.stop:
         raise BadInput(f"equal_steps: stop is set for {whose}, so its training decides after how many rounds it ends, "
                        "and no number of steps is equal work; leave stop or equal_steps out")
     if config.method.uncounted_steps:
         raise BadInput(f"equal_steps: {config.method.title} of {whose} makes steps whose number its training decides "
                        f"({config.method.uncounted_steps}), so they cannot be counted before; name another row")
-
-
-def refuse_other_shares(own: Config, other: Config) -> None:
-    """Raise BadInput if rows differ in settings that decide how often a client takes part, but for
-    `train.participation`: these are not counted."""
-    for name, mine, theirs in (("faults.drop", own.faults.drop, other.faults.drop),
-                               ("train.sampling", own.train.sampling, other.train.sampling)):
-        if mine != theirs:
-            raise BadInput(f"equal_steps: {name} is {mine} for this row and {theirs} for the row that it names, and "
-                           "how often clients take part by it is not counted; give both rows the same")
 
 
 def compute_ratio(own: Config, other: Config, batches: int) -> float:

@@ -26,7 +26,7 @@ RATE_SETTINGS = ("model", "train", "engine", "threads", "precision", "device", "
 TIMED_STEPS = 10
 TIMED_CLIENTS = 8
 NOTE = ("steps: batches that the clients train on, also before the first round and to be evaluated; samples that only "
-        "go forward, as in evaluation, count a third; all are taken for available and in time; "
+        "go forward, as in evaluation, count a third; all are taken for available, in time and not lost; "
         "those of a head on features computed before count as whole ones, so such a run is faster than this says; "
         "down and up: of all clients, as in the first round; time: at that rate, the server's work left out")
 

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
+import os
 
 import numpy as np
 import pytest
@@ -50,9 +50,17 @@ def test_a_folder_of_data_that_cannot_be_made_is_a_problem(tmp_path, monkeypatch
     (found,) = doctor.check_data(Solo())
     assert found.facts.startswith("/proc/a/b (data.root, made when needed)") and "set data.cache to" in found.problem
     # nor can anybody look into another's folder: what is there is not known
-    monkeypatch.setattr(doctor.os.path, "exists", lambda path: str(path) in ("/proc", "/"))
-    assert "nothing can be written there" in doctor.find_why_unwritable(Path("/proc/secret/data"))
+    real = os.stat
+
+    def stat(path, **more):
+        if "secret/" in str(path):
+            raise PermissionError(13, "Permission denied")
+        return real(path, **more)
+    monkeypatch.setattr(os, "stat", stat)
+    (tmp_path / "secret").touch()
+    assert "nothing can be written there (Not a directory)" in doctor.find_why_unwritable(tmp_path / "secret" / "data")
     monkeypatch.undo()
+    (tmp_path / "secret").unlink()
     monkeypatch.setattr(doctor.Data, "root", str(tmp_path / "new"))
     assert [*doctor.check_data(Solo())][0].problem == "" and not [*tmp_path.iterdir()]
 

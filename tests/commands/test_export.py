@@ -226,7 +226,7 @@ def test_a_model_of_an_earlier_round_says_so(bench):
     """As after a last checkpoint that the disk refused, with checkpoint.failure=continue."""
     run = ran(bench, "earlier", "rounds=2", "checkpoint.every=1", "checkpoint.keep=2")
     (run / "checkpoints" / "round-000002.h5").unlink()
-    with pytest.warns(UserWarning, match="the model is that of round 1 of 2, since there is no later checkpoint"):
+    with pytest.warns(UserWarning, match="that of round 1 of 2, since there is no later checkpoint that is sound"):
         assert load_result(run).model(0)
 
 

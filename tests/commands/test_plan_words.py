@@ -111,6 +111,7 @@ def test_numbers_that_suppose_that_all_take_part_say_so(drawn, condition):
 
 @pytest.mark.parametrize("drawn, condition", [
     ({"lost": .1}, ", if none is lost"), ({"sampling": "size"}, ", if all are drawn equally often"), ({"lost": 0.}, ""),
+    ({"sampling": "size", "participants": 15.}, ""),
     ({"lost": .1, "sampling": "loss", "late": 1.},
      ", if all are available and in time, none is lost and all are drawn equally often")])
 def test_numbers_that_suppose_that_all_updates_arrive_and_all_are_drawn_alike_say_so(drawn, condition):

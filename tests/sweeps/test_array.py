@@ -158,7 +158,8 @@ def test_a_row_keeps_the_threads_that_it_sets(runs):
     made = array.make_array([run._replace(overrides=[*run.overrides, f"threads={n}"]) for n, run in enumerate(runs, 1)],
                             cpus=4, **ASKED)
     with pytest.raises(BadInput, match="threads = 4 with 3 CPUs per rank: .*; give --cpus 4, or fewer threads"):
-        array.make_array([run._replace(overrides=["threads=4"]) for run in runs], cpus=3, **ASKED)
+        array.make_array([run._replace(overrides=["threads=1", "threads= 4"], settings=dataclasses.replace(
+            run.settings, threads=4)) for run in runs], cpus=3, **ASKED)
     text = script.render_script(made)
     assert ' run "$config" \\\n    threads="$SLURM_CPUS_PER_TASK" "${settings[@]}" --out ' in text
     rows = [line for line in text.splitlines() if ") settings+=" in line]

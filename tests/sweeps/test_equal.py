@@ -96,15 +96,27 @@ def test_steps_that_depend_on_time_or_on_training_are_refused(own, other, said):
     assert equal.find_equal_setting(run("local", steps=10), run("ditto", steps=10, more=waits)) == "train.steps=20"
 
 
-@pytest.mark.parametrize("own, other, said", [
-    ({}, {"faults": {"drop": .5}}, "faults.drop is 0.0 for this row and 0.5 for the row that it names"),
-    ({}, {"train": {"steps": 10, "sampling": "size"}}, "train.sampling is uniform for this row and size for the row")])
-def test_rows_in_which_clients_take_part_by_other_rules_are_refused(own, other, said):
-    def made(method, more):
-        return resolve({"rounds": 100, "method": method, "train": {"steps": 10}, "data": {"clients": 20}} | more)
-    with pytest.raises(BadInput, match=f"^equal_steps: {said}.*; give both rows the same$"):
-        equal.find_equal_setting(made("local", own), made("ditto", other))
-    assert equal.find_equal_setting(made("local", other), made("ditto", other)) == "train.steps=20"
+def test_rows_that_lose_other_shares_of_their_updates_are_refused():
+    lossy = {"faults": {"drop": .5}}
+    with pytest.raises(BadInput, match="^equal_steps: faults.drop is 0.0 for this row and 0.5 for the row that it "
+                                       "names, .*; give both the same$"):
+        equal.find_equal_setting(run("local", steps=10), run("ditto", steps=10, more=lossy))
+    both = [run(method, steps=10, more=lossy) for method in ("local", "ditto")]
+    assert equal.find_equal_setting(*both) == "train.steps=20"
+
+
+def test_epochs_of_clients_that_are_not_drawn_alike_are_refused():
+    """Large clients make more steps of an epoch, so how often they are drawn counts; steps are the same for all."""
+    def made(method, **train):
+        return run(method, **{"epochs": 2, "sampling": "size"} | train)
+    with pytest.raises(BadInput, match="^equal_steps: train.sampling = size for the row that it names draws large"):
+        equal.find_equal_setting(run("local", epochs=1), made("ditto", participation=.5))
+    with pytest.raises(BadInput, match="^equal_steps: train.sampling = size for this row "):
+        equal.find_equal_setting(made("local", participation=[.5, 1.]), made("ditto", participation=.5))
+    # all are drawn
+    assert equal.find_equal_setting(made("local"), made("ditto")) == "train.epochs=4"
+    steps = [run(method, steps=10, sampling="size", participation=.5) for method in ("local", "ditto")]
+    assert equal.find_equal_setting(*steps) == "train.steps=20"
 
 
 def test_new_clients_do_not_train():
