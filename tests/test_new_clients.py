@@ -10,6 +10,7 @@ import fedmpi
 from fedmpi.commands.compare import compare_runs
 from fedmpi.config.schema import load_config
 from fedmpi.data.federation import Federation, prepare_federation
+from fedmpi.faults import Attack, choose_attackers
 from fedmpi.report import results
 from fedmpi.storage import run_status
 from fedmpi.storage.history import read_history
@@ -129,3 +130,14 @@ def test_without_new_clients_nothing_is_said_of_them(bench):
     assert bench.lead("plain") == 0
     assert not any(key.endswith("new_clients") for key in bench.result("plain"))
     assert not any(name.endswith("new_clients") for name in read_history(bench.out("plain") / "history.h5"))
+
+
+def test_attackers_are_among_those_that_train(bench):
+    assert bench.lead("attacked", *ASKED, "attack={kind: label_flip, share: .3}") == 0
+    found = fedmpi.load_result(bench.out("attacked"))
+    table = found.clients()
+    trained = int((~table["new_client"]).sum())
+    expected = choose_attackers(Attack("label_flip", share=.3), trained, found.config["seed"])
+    assert np.flatnonzero(table["attacker"]).tolist() == expected.tolist() != []
+    honest = table[~table["attacker"] & ~table["new_client"]]
+    assert honest["accuracy"].mean() == pytest.approx(found.accuracy)

@@ -288,3 +288,11 @@ def test_a_run_without_its_history_says_what_is_left(bench, config):
     (bench.out("lost-history") / "history.h5").unlink()
     with pytest.raises(BadInput, match="history.h5 is missing, and with it the measures of single clients; `values` "):
         fedmpi.load_result(found.folder).clients()
+
+
+def test_the_clients_of_a_round_are_those_of_that_round(bench):
+    found = fedmpi.run(bench.config, out=bench.out("second"), quiet=True, rounds=4, evaluate={"every": 2})
+    means = {line["round"]: line["accuracy_mean"] for line in bench.metrics("second") if "accuracy_mean" in line}
+    for t in (2, 4):
+        assert found.clients(t)["accuracy"].mean() == pytest.approx(means[t], rel=1e-12)
+    assert means[2] != means[4]

@@ -212,3 +212,12 @@ def test_a_rank_fills_its_own_rows_alone(federation):
     for part in (0, 3):
         assert np.flatnonzero(table[:, part].any(1)).tolist() == [1, 2, 4, 7]
     assert np.flatnonzero(table[:, 1].any(1)).tolist() == [1, 2, 4] and not table[:, 2].any()
+
+
+def test_who_is_chosen_by_loss_is_chosen_by_its_training_samples(lab, federation):
+    run = lab().go(1)
+    found = run.group.evaluator.measure_training_losses(1, [0, 3])
+    for i, loss in zip([0, 3], found, strict=True):
+        s = federation.client(i)
+        _, n, total, _ = measured(run.group.shared.w, s.x_train, s.y_train)
+        assert loss == pytest.approx(total / n, rel=1e-5)

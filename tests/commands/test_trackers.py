@@ -16,6 +16,8 @@ from fedmpi.commands import mlflow as to_mlflow
 from fedmpi.commands import wandb as to_wandb
 from fedmpi.commands.tensorboard import list_scalars
 from fedmpi.errors import BadInput
+from fedmpi.json_values import flatten_settings
+from fedmpi.storage import run_status
 from tests.report import made
 
 LINES = [{"round": 1, "accuracy_mean": .25, "seconds": 2., "cluster_sizes": [3, 4], "loss": None},
@@ -119,7 +121,7 @@ class Store:
     """Keeps what MLflow would keep of one run, and may fail when so many more tags have been set."""
 
     def __init__(self):
-        self.points, self.tags, self.tags_left = [], {}, None
+        self.points, self.parameters, self.tags, self.tags_left, self.ended = [], [], {}, None, []
 
     def search_runs(self, experiments, query, max_results):
         found = SimpleNamespace(info=SimpleNamespace(run_id="r"), data=SimpleNamespace(tags=self.tags))
@@ -131,6 +133,7 @@ class Store:
 
     def log_batch(self, run, metrics=(), params=()):
         self.points += metrics
+        self.parameters += params
 
     def get_metric_history(self, run, key):
         return [point for point in self.points if point.key == key]
@@ -140,6 +143,9 @@ class Store:
             raise OSError("no space left on device")
         self.tags_left = self.tags_left and self.tags_left - 1
         self.tags[name] = value
+
+    def set_terminated(self, run, status):
+        self.ended.append(status)
 
     def list_points(self):
         return sorted((point.step, point.key, point.value) for point in self.points)
@@ -189,3 +195,15 @@ def test_what_is_no_run(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", sys)
     for tracker in ("wandb", "mlflow"):
         assert "is not the folder of a run" in write(tracker, tmp_path / "none", code=2)
+
+
+def test_everything_reaches_mlflow_in_pieces(tmp_path, store, monkeypatch):
+    monkeypatch.setattr(to_mlflow, "METRICS_AT_ONCE", 2)
+    monkeypatch.setattr(to_mlflow, "PARAMETERS_AT_ONCE", 2)
+    run = made.run(tmp_path / "run", settings={"rounds": 5, "train": {"lr": .1}}, lines=LINES, result={"rounds": 5})
+    to_mlflow.add_rounds(store, "e", run)
+    assert store.list_points() == sorted((t, name.replace("/", "."), v) for t, name, v in expected(LINES))
+    assert [point.key for point in store.parameters] == [*flatten_settings(run_status.read_settings(run))]
+    begin = to_mlflow.find_start_time(run)
+    assert {point.timestamp for point in store.points if point.step == 2} == {int(1000 * (begin + 3.))}
+    assert store.ended == ["FINISHED"] and store.tags["digest"] == "d" * 64

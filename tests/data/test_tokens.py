@@ -75,3 +75,10 @@ def test_a_table_that_keeps_another_row_for_padding_is_refused(asked, settings):
         build_method(config, prepare())
     save(["<pad>", "good", "film", "<unk>"])
     assert build_method(config, prepare()).model.size
+
+
+def test_texts_are_encoded_batch_by_batch(asked, monkeypatch):
+    save(["<unk>", "good", "film", "<pad>"])
+    whole = load(**asked).x_train.tolist()
+    monkeypatch.setattr("fedmpi.data.tokens.BATCH_TEXTS", 2)
+    assert load(**asked).x_train.tolist() == whole == [[0, 2, 0], [0, 0, 0], [1, 3, 3]]

@@ -213,3 +213,9 @@ def test_phases_of_a_run_fit_into_its_rounds(results):
 def test_a_figure_is_the_same_file_again(results):
     files = {style.render(accuracy.draw_accuracy_by_client(results, "beta .3"), {"svg": 50})["svg"] for _ in range(2)}
     assert len(files) == 1
+
+
+def test_the_labels_are_those_of_the_column(results):
+    for column in ("beta .3", "few-shot"):
+        title = clients.draw_label_distribution(results, column).get_suptitle()
+        assert ("few_shot(" in title) == (column == "few-shot")

@@ -290,3 +290,8 @@ def test_a_row_without_a_seed_in_common_has_no_numbers():
     text = significance.tests_to_markdown([significance.Comparison("n=2|3", "c", [test])])
     assert text.splitlines()[0].startswith(r"| n=2\|3: against c | points |")
     assert text.splitlines()[2] == r"| a\|b | - | - | - | - |"
+
+
+def test_the_best_row_is_found_on_the_seeds_that_all_have():
+    clients = {"A": {0: np.array([.9]), 1: np.array([.1])}, "B": {0: np.array([.8])}}
+    assert significance.find_best_row(clients) == "A"

@@ -252,3 +252,16 @@ def test_the_largest_portion_that_fits(parts, budget, made):
         more = portion._replace(made=portion.made + 1)
         assert portion.made == portion.whole or sum(map(more.shorten, parts)) > budget
         assert made is None or portion.made == made
+
+
+def test_speeds_belong_to_the_client_that_their_row_names(tmp_path):
+    (tmp_path / "s.csv").write_text("client,step_seconds\n2,3\n0,1\n3,4\n1,2\n")
+    made, _ = clock(WORKS, stragglers={"file": str(tmp_path / "s.csv")})
+    assert made.step_seconds.tolist() == [1, 2, 3, 4]
+
+
+def test_the_server_waits_for_all_before_the_first_round():
+    settings, sizes = resolve({"stragglers": {"step_seconds": 1., "deadline": 1.5}}), np.full(4, 10)
+    ledger = SimpleNamespace(list_works=lambda who: [RoundWork(50, 0, (5,))] * len(who.ids))
+    selector = ClientSelector(settings, None, SimpleNamespace(sizes=sizes), ledger)
+    assert selector.time_warm_up(Participants(np.arange(4), sizes, -1, 0), (0, 0)) == 5

@@ -259,3 +259,16 @@ def test_checkpoints_that_are_kept(bench):
     before = bench.result("kept")["seconds"]
     assert started(bench, "kept", (*words[:1], "rounds=7", *words[3:]), "auto") == 0
     assert bench.result("kept")["seconds"] > before
+
+
+def test_the_memory_is_that_of_the_largest_rank():
+    assert rounds.describe_memory(np.array([[10., 0.], [30.04, 5.], [20., 7.]])) == {
+        "memory_mib": 30., "memory_mib_server": 10., "gpu_memory_mib": 7.}
+
+
+def test_simulated_time_begins_with_the_round_before_the_first(bench):
+    assert started(bench, "simulated", ("method={name: fedgroup, K: 2}", "stragglers.step_seconds=.1", "rounds=2")) == 0
+    first, second = (line for line in bench.metrics("simulated") if line["round"])
+    assert first["simulated_seconds"] > first["simulated_seconds_round"] > 0
+    assert second["simulated_seconds"] == pytest.approx(
+        first["simulated_seconds"] + second["simulated_seconds_round"])

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from fedmpi.config.schema import resolve, to_plain
-from fedmpi.storage.checkpoint import warn_of_other_settings
+from fedmpi.storage.checkpoint import find_other_settings, warn_of_other_settings
 
 
 def say(then: dict, now: dict) -> list[str]:
@@ -29,3 +29,10 @@ def test_sums_in_single_precision_depend_on_who_hosts_whom():
     single = {"server": {"reduce": "float32"}}
     said = say(single, {"placement": "blocks", "server": {"reduce": "float32", "hosts_clients": True}})
     assert [line.partition(" is ")[0] for line in said] == ["placement", "server.hosts_clients"]
+
+
+@pytest.mark.parametrize("unit, named", [("seconds", ["edge.bandwidth"]), ("rounds", [])])
+def test_edge_is_fixed_where_seconds_say_who_is_there(unit, named):
+    then, now = (to_plain(resolve({"edge": {"bandwidth": b}, "availability": {"file": "a.csv", "unit": unit}}))
+                 for b in (1e6, 5e6))
+    assert [*find_other_settings(then, now)] == named

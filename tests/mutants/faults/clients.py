@@ -4,6 +4,8 @@ from __future__ import annotations
 MEASURES = "fedmpi.clients.measures:"
 
 FAULTS: list[tuple[str, str, str]] = [
+    ("fedmpi.clients.evaluation:Evaluator.measure_training_losses", "[hosted.get_training_samples(client)]",
+     "[self.get_samples(client)]"),
     ("fedmpi.clients.hosted:HostedClients.train", "            self.messages.clear()\n", ""),
     ("fedmpi.clients.hosted:HostedClients.apply", "self.passes.begin(shared, fills=whose == JUDGED)",
      "self.passes.begin(shared, fills=False)"),

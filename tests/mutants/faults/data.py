@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 FAULTS: list[tuple[str, str, str]] = [
+    ("fedmpi.data.tokens:encode_part", "BATCH_TEXTS]), first):", "BATCH_TEXTS])):"),
     ("fedmpi.data.table_blocks:", r'r"\s*|Unnamed: \d+|', r'r"\s+|Unnamed: \d+|'),
     ("fedmpi.data.folders:list_files", "*of_classes, ", ""),
     ("fedmpi.data.public_datasets:MedMnist.is_whole", "is_zipfile(file)", "True"),

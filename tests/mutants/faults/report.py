@@ -2,6 +2,9 @@
 from __future__ import annotations
 
 FAULTS: list[tuple[str, str, str]] = [
+    ("fedmpi.report.significance:find_best_row", "set.intersection(*(", "set.union(*("),
+    ("fedmpi.report.figures.clients:draw_label_distribution", "for run in results.runs if run.column == column)",
+     "for run in results.runs)"),
     ("fedmpi.report.command:report_paths", "shown.measures.get(measure, {})", "{}"),
     ("fedmpi.report.results:Results.judged", "run.judged_part for run", '"test" for run'),
     ("fedmpi.report.figures:fill_caption", "measure=results.task.title", 'measure="accuracy"'),

@@ -98,6 +98,8 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.assembly:accept_code", 'others and any(":"', 'any(":"'),
     ("fedmpi.assembly:accept_code", "fingerprint_code(config, measures=False) if others else now", "now"),
     ("fedmpi.result:Result.model", "found.round < self", "found.round > self"),
+    ("fedmpi.result:Result.clients", "(attack, trained, self", "(attack, len(table), self"),
+    ("fedmpi.result:Result.clients", "rounds.index(round)", "round - 1"),
     (ROSTER + "hash_source", "path.read_bytes()", "b''"),
     (ROSTER + "refuse_mixed", "name not in MAY_DIFFER and ", ""),
     (ROSTER + "refuse_mixed", "[card[CUDA_AWARE] for card in cards]", "[]"),

@@ -19,6 +19,10 @@ CAM = "fedmpi.methods._cam:CAM."
 PARTICIPATION = "fedmpi.server.sampling:"
 
 FAULTS: list[tuple[str, str, str]] = [
+    ("fedmpi.server.simulated_time:SimulatedTime._read_step_seconds", "[np.argsort(table[:, 0]), 1]", "[:, 1]"),
+    ("fedmpi.server.client_selection:ClientSelector.time_warm_up", "waits=True", "waits=False"),
+    ("fedmpi.server.rounds:Run.warm_up", "self.state.simulated_seconds = self.recorder", "self.recorder"),
+    ("fedmpi.server.rounds:describe_memory", "peaks.max(0)", "peaks[0]"),
     ("fedmpi.server.early_stopping:find_task_of", "if is_evaluated(line)", "if True"),
     ("fedmpi.server.run_state:RunState.score", "if validated == validated else", "if True else"),
     ("fedmpi.server.state_check:refuse_non_finite_message", "not is_all_finite(rows)", "False"),

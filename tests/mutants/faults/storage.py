@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 FAULTS: list[tuple[str, str, str]] = [
+    ("fedmpi.storage.checkpoint:depends_on_time", ' or config.get("availability.unit") == "seconds"', ""),
     ("fedmpi.storage.older_versions:add_missing_settings", "found[name].setdefault(setting, value)",
      "found[name][setting] = value"),
     ("fedmpi.storage.older_versions:", '"data.new_clients": 0, ', ""),
