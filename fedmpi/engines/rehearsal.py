@@ -24,7 +24,7 @@ def rehearse_loop(method: Method, shared: State, mine: State, blank: Tensor) -> 
 
     Raises BadInput if it uses what is SERVER_ONLY, or declares what it keeps or sends as that."""
     data = LoopData(blank, torch.zeros(1, dtype=torch.int64, device=blank.device), 0, REHEARSAL_TRAINING,
-                    message=make_blank_message(method, blank.device), model=method.model)
+                    message=method.message_template(), model=method.model)
     found = method.client(hide_server_only(shared), mine, data)
     refuse_server_only(*found, data.message or ())
     return found

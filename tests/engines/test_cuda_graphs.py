@@ -103,7 +103,7 @@ def test_too_little_memory_is_left_to_the_engine(monkeypatch):
 def test_what_a_failed_recording_had_made_is_gone_with_its_error(monkeypatch):
     """Fewer clients are then tried on a GPU whose memory is short."""
     for name, stand_in in (("graph", nullcontext), ("device", nullcontext), ("CUDAGraph", object),
-                           ("graph_pool_handle", object)):
+                           ("graph_pool_handle", object), ("current_stream", object), ("set_stream", object)):
         monkeypatch.setattr(torch.cuda, name, lambda *of, stand_in=stand_in: stand_in())
     monkeypatch.setattr(cuda_graphs, "end_failed_capture", lambda *of: None)
     made = []

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -197,21 +198,25 @@ def test_a_gpu_is_timed_once_and_a_restart_takes_the_choice_over(monkeypatch):
         assert resume("vmap", gpus, engine)[0] == "loop"
 
 
+class Sent(NamedTuple):
+    w: torch.Tensor
+
+
 def test_the_probe_trains_each_rank_s_first_clients_twice(monkeypatch):
     """It trains eight clients at most, with their messages; the seconds are those of the second time."""
     lab, seen = Lab(method("fedavg", mlp()), Digits((3,) * 11)), []
 
     class Engine:
         def apply(self, function, clients, shared, group, local):
-            seen.append((clients, group.messages, local.round))
+            seen.append((clients, {client: message.w.item() for client, message in group.messages.items()}, local.round))
             return iter([1, 2])
     clock = iter((10., 20., 50., 53., 60., 60.5, 70., 77.))
     monkeypatch.setattr(engine_choice, "find_coupling", lambda *of: None)
     monkeypatch.setattr(engine_choice, "build_engine", lambda name, config, room: Engine())
     monkeypatch.setattr(engine_choice, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
-    lab.group.method = SimpleNamespace(message_template=lambda: "message", client=None)
+    lab.group.method = SimpleNamespace(message_template=lambda: Sent(torch.tensor(7)), client=None)
     found = engine_choice.time_engines(lab.group, lab.shared)
-    assert seen == [(list(range(8)), dict.fromkeys(range(11), "message"), 0)] * 4 and lab.group.messages == {}
+    assert seen == [(list(range(8)), dict.fromkeys(range(11), 7), 0)] * 4 and lab.group.messages == {}
     assert len(found) == 2 and found.dtype == float
 
 
