@@ -208,7 +208,7 @@ def test_the_probe_trains_each_rank_s_first_clients_twice(monkeypatch):
 
     class Engine:
         def apply(self, function, clients, shared, group, local):
-            seen.append((clients, {client: message.w.item() for client, message in group.messages.items()}, local.round))
+            seen.append((clients, {client: int(sent.w) for client, sent in group.messages.items()}, local.round))
             return iter([1, 2])
     clock = iter((10., 20., 50., 53., 60., 60.5, 70., 77.))
     monkeypatch.setattr(engine_choice, "find_coupling", lambda *of: None)
