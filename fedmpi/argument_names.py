@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from fedmpi.errors import FedmpiError
 
-NAMES = "out|resume|time-limit|ranks|client|own-code"
+NAMES = "out|resume|time-limit|ranks|client|own-code|at-once"
 # Pattern -> what a Python program would write; the first ones are the narrowest.
 ARGUMENTS = {
     r"--out (\S+) --resume auto\b": r"out='\1', resume='auto'",
@@ -36,4 +36,4 @@ def translate_options(text: str) -> str:
     """Return a message about options of a command as one about arguments of a function."""
     for pattern, argument in ARGUMENTS.items():
         text = re.sub(pattern, argument, text)
-    return text.replace("time-limit=", "time_limit=")
+    return text.replace("time-limit=", "time_limit=").replace("at-once=", "at_once=")

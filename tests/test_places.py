@@ -51,7 +51,8 @@ def test_what_ranks_tell_arrives_in_their_order():
 def test_a_rank_shows_its_card():
     card = ranks.describe_rank(Solo(), ["c.yaml", ["seed=4"], None])
     assert card == {"host": platform.node(), "fedmpi": fedmpi.__version__, "Python": platform.python_version(),
-                    "torch": version("torch"), "code": ranks.hash_source(), "command": "c.yaml ['seed=4'] -"}
+                    "torch": version("torch"), "code": ranks.hash_source(), "command": "c.yaml ['seed=4'] -",
+                    ranks.CUDA_AWARE: None}
     assert len(ranks.hash_source()) == 12 and ranks.read_package_version("no-such-package", "none") == "none"
 
 

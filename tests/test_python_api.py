@@ -291,8 +291,8 @@ def test_a_run_without_its_history_says_what_is_left(bench, config):
 
 
 def test_the_clients_of_a_round_are_those_of_that_round(bench):
-    found = fedmpi.run(bench.config, out=bench.out("second"), quiet=True, rounds=4, evaluate={"every": 2})
-    means = {line["round"]: line["accuracy_mean"] for line in bench.metrics("second") if "accuracy_mean" in line}
+    found = fedmpi.run(bench.config, out=bench.out("every-second"), quiet=True, rounds=4, evaluate={"every": 2})
+    means = {line["round"]: line["accuracy_mean"] for line in bench.metrics("every-second") if "accuracy_mean" in line}
     for t in (2, 4):
         assert found.clients(t)["accuracy"].mean() == pytest.approx(means[t], rel=1e-12)
     assert means[2] != means[4]
