@@ -36,4 +36,6 @@ def translate_options(text: str) -> str:
     """Return a message about options of a command as one about arguments of a function."""
     for pattern, argument in ARGUMENTS.items():
         text = re.sub(pattern, argument, text)
-    return text.replace("time-limit=", "time_limit=").replace("at-once=", "at_once=")
+    for name in NAMES.split("|"):
+        text = text.replace(f"{name}=", f"{name.replace('-', '_')}=")
+    return text

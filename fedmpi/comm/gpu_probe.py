@@ -65,7 +65,12 @@ def send_to_itself(world: World, device: torch.device) -> str:
         return "a megabyte of GPU memory that was sent through MPI came back as another"
     # mpi4py, the MPI library and CUDA raise errors of many kinds.
     except Exception as error:
-        return f"MPI cannot send GPU memory ({str(error).partition(chr(10))[0] or type(error).__name__})"
+        return f"MPI cannot send GPU memory ({describe_first_line(error)})"
+
+
+def describe_first_line(error: Exception) -> str:
+    """Return the first line of an error, or its class if it says nothing."""
+    return str(error).partition("\n")[0] or type(error).__name__
 
 
 def exchange_with_others(world: World, device: torch.device, gpu_direct: bool) -> str:
@@ -84,8 +89,8 @@ def exchange_with_others(world: World, device: torch.device, gpu_direct: bool) -
     except Exception as error:
         if not gpu_direct:
             raise
-        why = str(error).partition(chr(10))[0] or type(error).__name__
-        raise FedmpiError(f"MPI cannot send GPU memory between these ranks ({why}); set comm.cuda_aware=off") from error
+        raise FedmpiError(f"MPI cannot send GPU memory between these ranks ({describe_first_line(error)}); set "
+                          "comm.cuda_aware=off") from error
 
 
 def exchange_megabytes(world: World, device: torch.device, gpu_direct: bool) -> str:

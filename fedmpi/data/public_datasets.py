@@ -199,21 +199,20 @@ class MedMnist(PublicDataset):
     def fetch(self, root: Path) -> Dataset:
         """Download the .npz file with the package medmnist, which replaces one that was cut short, and read it. Raises
         BadInput if that fails."""
-        npz, = self.files(root)
+        (npz,), missing = self.files(root), None
         try:
             with prepare_download(root, self.name):
                 import medmnist
                 getattr(medmnist, self.title)("train", root=str(root), download=True)
         except ImportError:
-            if npz.exists():
-                return read_npz(npz)
-            raise self.make_missing_error(root, "install the package that downloads it: pip install 'fedmpi[medmnist]'"
-                                          ) from None
+            missing = self.make_missing_error(root, "install the package that downloads it: pip install "
+                                              "'fedmpi[medmnist]'")
         # The message of medmnist is a page long, so it is not shown.
         except (OSError, RuntimeError, ValueError, EOFError):
-            if npz.exists():
-                return read_npz(npz)
-            raise self.make_missing_error(root, "try again", f"from {medmnist.INFO[self.name]['url']}") from None
+            missing = self.make_missing_error(root, "try again", f"from {medmnist.INFO[self.name]['url']}")
+        # of a file that is there one hears what is wrong with it
+        if missing and not npz.exists():
+            raise missing
         return read_npz(npz)
 
 

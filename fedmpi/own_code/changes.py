@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TypedDict
 
 from fedmpi.errors import BadInput
-from fedmpi.own_code.fingerprint import Fingerprint, shorten_hash
+from fedmpi.own_code.fingerprint import Fingerprint, join_hashes, shorten_hash
 from fedmpi.own_code.places import show_relative_path
 
 
@@ -100,8 +100,7 @@ def list_code_differences(fingerprints: Mapping[str, object]) -> list[str]:
             if isinstance(found.get(module), str):
                 runs.setdefault(found[module], []).append(run)
         if len(runs) > 1:
-            lines.append(f"own code differs between finished runs: {module} is " + " and ".join(
-                f"{shorten_hash(value)} ({'; '.join(names)})" for value, names in runs.items()))
+            lines.append(f"own code differs between finished runs: {module} is {join_hashes(runs)}")
     return lines
 
 

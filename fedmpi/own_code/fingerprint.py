@@ -12,7 +12,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
@@ -169,6 +169,11 @@ def refuse_stale(name: str, value: str) -> None:
     elif before[1] != value:
         raise BadInput(f"module {name} was changed after this Python had imported it, so what would run is not what "
                        "its file says; start Python again, or call importlib.reload")
+
+
+def join_hashes(found: Mapping[str, Iterable[str]]) -> str:
+    """Return what has which hash, as a text: the names of each hash behind it."""
+    return " and ".join(f"{shorten_hash(value)} ({'; '.join(names)})" for value, names in found.items())
 
 
 def shorten_hash(value: object) -> str:

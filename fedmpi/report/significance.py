@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedmpi.json_values import flatten_settings
-from fedmpi.own_code.fingerprint import shorten_hash
+from fedmpi.own_code.fingerprint import join_hashes
 from fedmpi.report.escapes import escape_markdown
 from fedmpi.report.results import ReportRun, Results
 from fedmpi.task import CLASSIFICATION, Task, find_task
@@ -133,9 +133,8 @@ def list_sample_differences(runs: Iterable[ReportRun]) -> list[str]:
                 alike = sorted(run.data_settings.items()) if what == "samples" else settings.get(what)
                 key = (run.column, run.seed, what, str(alike))
                 found.setdefault(key, {}).setdefault(value, []).append(run.row)
-    return [f"{column}, seed {seed}: finished runs differ in {what}, and cannot be compared: " + " and ".join(
-        f"{shorten_hash(value)} ({'; '.join(rows)})" for value, rows in by_hash.items())
-        for (column, seed, what, _), by_hash in found.items() if len(by_hash) > 1]
+    return [f"{column}, seed {seed}: finished runs differ in {what}, and cannot be compared: {join_hashes(by_hash)}"
+            for (column, seed, what, _), by_hash in found.items() if len(by_hash) > 1]
 
 
 def find_best_row(clients: dict[str, dict[int, np.ndarray]]) -> str:

@@ -119,8 +119,7 @@ class JobScript:
         check_job_name(self.name)
         split_command("--launcher", self.launcher)
         for what, texts in (("--launcher", (self.launcher,)), ("--mpi", (self.mpi,)), ("--command", self.command),
-                            ("--out", (self.out or "-", *self.folders)),
-                            ("the configuration", (self.config,)),
+                            ("--out", (self.out or "-", *self.folders)), ("the configuration", (self.config,)),
                             ("the setting", (*self.settings, *sum(self.array, ()))), ("--option", self.options)):
             refuse_control_characters(what, *texts)
         if self.setup.strip() not in ("", ":"):
