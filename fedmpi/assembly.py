@@ -292,7 +292,7 @@ def build_parts(world: Transport, config: Config, federation: Federation, server
     room = gpu_card.limit_memory(config, device, gpu_card.count_ranks_on_gpu(world, device))
     engine = engine_choice.build_engine(engine_name, config, room)
     group = HostedClients(at_work, shared, mine, engine, federation, hosted, config, device, room, context, why,
-                         list_newcomers(where, config.data.new_clients, world.rank), up)
+                          list_newcomers(where, config.data.new_clients, world.rank), up)
     wanted = wants_gpu_direct(config.comm.cuda_aware, world, device)
     works, staged = probe_gpu_memory(config.comm.cuda_aware, world, device, wanted)
     robust = RobustMean.from_settings(config.server.aggregation, config.server.trim)

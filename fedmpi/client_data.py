@@ -2,7 +2,7 @@
 
 Both are protocols: the engines and the server have classes of their own that fit them.
 
-Legend of shapes: n clients, d parameters, b batch, c classes."""
+Legend of shapes: N clients, n participants, d parameters, b batch, c classes."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence

@@ -44,7 +44,9 @@ class CallbackError(Exception):
 
 
 class BadInput(FedmpiError):
-    """The user's input cannot be run. Nothing was started and nothing was lost."""
+    """The user's input cannot be used. Before the first round this is a refusal: nothing was started.
+
+    During a run `session.explain_failure` makes a failure of it, from which the run can be started again."""
     code = BAD_INPUT
 
     def reword(self, message: str) -> BadInput:

@@ -1,4 +1,4 @@
-"""Values that JSON and YAML can hold, such as configurations, results and the books of a run."""
+"""Values that JSON and YAML can hold, such as configurations, results and the records of a run."""
 from __future__ import annotations
 
 from typing import Any, TypeAlias

@@ -5,7 +5,7 @@ one after another or many at once. In the second case each tensor is a batch tha
 not branch on a tensor's value, call `.item()`, or change an argument in place. `server` runs on rank 0 alone and may
 branch on data. What `data` offers is in client_data.py.
 
-Legend of shapes: n clients, d parameters, b batch, c classes."""
+Legend of shapes: N clients, n participants, d parameters, b batch, c classes."""
 from __future__ import annotations
 
 import dataclasses
@@ -37,7 +37,7 @@ Weights: TypeAlias = Tensor | tuple[Tensor, ...]
 
 # Names that version 0.1 had for parts of this interface.
 RENAMED_HOOKS = {"on": "with_model", "opening": "warm_up_participants", "note": "message_template", "down": "messages",
-           "averages": "supports_robust_mean", "keeps_statistics": "supports_local_batchnorm"}
+                 "averages": "supports_robust_mean", "keeps_statistics": "supports_local_batchnorm"}
 
 
 class VectorKind(Enum):
@@ -209,7 +209,7 @@ class Method:
 
         Args:
             mine: the rows that clients keep, a row for every client.
-            who: what is logged here enters the round's books.
+            who: what is logged here enters the record of the round.
 
         Returns:
             The fields of `message_template`. Each is made by `Rows.mix`, or a tensor of the server's own with a row

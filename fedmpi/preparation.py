@@ -34,7 +34,7 @@ from fedmpi.storage import checkpoint
 from fedmpi.storage.checkpoint import Snapshot
 from fedmpi.storage.lock import TIME_FORMAT
 from fedmpi.storage.run_status import list_evaluated
-from fedmpi.text import format_range, format_spans, shorten_list
+from fedmpi.text import count_words, format_range, format_spans, shorten_list
 
 
 def prepare_run(parts: Parts, decision: Decision, progress: Progress, stop: Callable[[], bool],
@@ -134,14 +134,14 @@ def announce_run(run: Run, parts: Parts, decision: Decision) -> None:
         f"{len(sizes)} clients ({format_range(sizes)} training samples), {describe_newcomers(parts)}"
         f"{parts.method.model.size:,} parameters")
     if features := parts.federation.names.get("feature_names"):
-        run.progress.say(f"{len(features)} feature{'s' * (len(features) > 1)}: {shorten_list(features)}")
+        run.progress.say(f"{count_words(len(features), 'feature')}: {shorten_list(features)}")
     run.progress.say(
-        f"{world.size} rank{'s' * (world.size > 1)} (MPI: {world.library}): "
+        f"{count_words(world.size, 'rank')} (MPI: {world.library}): "
         + ("rank 0 alone" if world.size == 1 else f"{len(hosts)} host {format_range(hosts)} clients each")
         + (f", {idle} idle" if idle else "")
         + f"; engine {run.pool.hosted.engine.name} ({run.pool.hosted.engine_why}), "
         + (f"device {parts.device}, " if world.size == 1 else "")
-        + f"{config.precision}, {config.threads} thread{'s' * (config.threads > 1)} a rank; "
+        + f"{config.precision}, {count_words(config.threads, 'thread')} a rank; "
         f"pid {os.getpid()} on {world.host}; run folder {decision.folder.path}")
     if world.size > 1:
         run.progress.say(format_hosts(parts.places))
@@ -174,7 +174,7 @@ def list_missing_samples(parts: Parts) -> list[str]:
 def describe_newcomers(parts: Parts) -> str:
     """Return how many new clients there are and how they are served, "" if there are none."""
     m = parts.config.data.new_clients
-    return f"{m} new client{'s' * (m > 1)} (served by {parts.method.serves_newcomers}), " if m else ""
+    return f"{count_words(m, 'new client')} (served by {parts.method.serves_newcomers}), " if m else ""
 
 
 def format_time(moment: float) -> str:

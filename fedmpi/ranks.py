@@ -133,5 +133,5 @@ def format_hosts(ranks: list[JsonObject]) -> str:
     def alike(r: int) -> tuple[str, str, int, int]:
         return ranks[r]["host"], ranks[r]["device"], len(ranks[r]["cores"]), ranks[r]["threads"]
     groups = [(key, list(members)) for key, members in groupby(sorted(range(len(ranks)), key=alike), key=alike)]
-    return format_columns(["host", "ranks", "device", "cores", "threads"],
-                   [[key[0], format_spans(members), *key[1:]] for key, members in groups], right=("cores", "threads"))
+    rows = [[key[0], format_spans(members), *key[1:]] for key, members in groups]
+    return format_columns(["host", "ranks", "device", "cores", "threads"], rows, right=("cores", "threads"))

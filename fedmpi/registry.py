@@ -106,7 +106,8 @@ def import_class(kind: str, name: str) -> type:
         except AttributeError as error:
             if find_own_line(error):
                 raise
-            raise BadInput(f"{kind[:-1]} {name!r}: module {module} has no {attribute}") from None
+            raise BadInput(f"{kind[:-1]} {name!r}: module {module} has no {attribute}; "
+                           f"{suggest_attribute(module, attribute)}") from None
 
 
 def suggest_module(name: str) -> str:
@@ -117,6 +118,12 @@ def suggest_module(name: str) -> str:
         folder = "" if path.parent.samefile(os.getcwd()) else f", and start in {path.parent}"
         return f"a module is named without its folder and .py: write {path.stem}:{attribute}{folder}"
     return f"it must be installed or lie in {os.getcwd()}"
+
+
+def suggest_attribute(module: str, attribute: str) -> str:
+    """Return what helps if an imported module has no such class or function: a close name, if there is one."""
+    close = find_close_name(attribute, [name for name, value in vars(sys.modules[module]).items() if callable(value)])
+    return f"did you mean {close}?" if close else "name a class or function of this module"
 
 
 def find_zero_byte(module: str) -> tuple[str | None, int]:

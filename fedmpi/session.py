@@ -24,7 +24,7 @@ from fedmpi.ranks import refuse_mixed, refuse_other_ranks
 from fedmpi.slurm.deadline import Deadline, find_deadline
 from fedmpi.slurm.refusal import mark_refusal
 from fedmpi.stop_signals import StopFlag
-from fedmpi.text import format_error, print_failure, split_traceback
+from fedmpi.text import count_words, format_error, print_failure, split_traceback
 
 if TYPE_CHECKING:
     from fedmpi.assembly import Decision
@@ -220,9 +220,8 @@ def conclude(run: Run) -> int:
     run.progress.say(f"{result['method']}: {task.title} {task.format(result[task.key])} mean over {honest.sum()} "
                      f"{'' if honest.all() else 'honest '}clients, {worst} in the worst tenth, "
                      f"{run.recorder.format_newcomers()}{describe_best(result)}; {result['rounds']} rounds in "
-                     f"{format_duration(result['seconds'])} on {result['ranks']} "
-                     f"rank{'s' * (result['ranks'] > 1)}\n{run.recorder.explain_early_stop()}"
-                     f"{run.recorder.describe_absence()}"
+                     f"{format_duration(result['seconds'])} on {count_words(result['ranks'], 'rank')}\n"
+                     f"{run.recorder.explain_early_stop()}{run.recorder.describe_absence()}"
                      f"digest {result['digest'][:16]}  results in {run.recorder.folder.path}"
                      f"{run.disk_errors.summary()}")
     return errors.FINISHED

@@ -21,6 +21,11 @@ MIB, GIB = 2 ** 20, 2 ** 30
 CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
+def count_words(number: int, what: str) -> str:
+    """Return `1 rank`, `2 ranks`."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
 # A word so long is not a name that anybody reads.
 LONG_WORD = re.compile(r"\S{400,}")
 LONG_LINE = re.compile(".{1400,}")

@@ -236,7 +236,7 @@ def test_a_folder_that_cannot_be_written_is_refused(sbatch, tmp_path):
     ({"options": ("--ntasks=3",)}, "give `fedmpi submit` --ntasks; `fedmpi sweep` has --ranks"),
     ({"options": ("-J=x",)}, "`fedmpi sweep` names the job after"), ({"options": ("-N=2",)}, "gives each run one node"),
     ({"chain": -1}, "--chain -1"), ({"gpus": 10**7}, "--gpus 10000000: should be 0 or more, and at most 1,000,000"),
-    ({"array": ((),) * 10001}, "10,001 runs; an array has at most 10,000")], ids=str)
+    ({"array": ((),) * 10001}, "10,001 runs; an array has at most 10,000: divide")], ids=str)
 def test_a_job_that_cannot_be_is_refused(asked, message):
     with pytest.raises(BadInput, match=message):
         script.JobScript(**asked)

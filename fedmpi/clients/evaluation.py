@@ -4,8 +4,8 @@ Reading a number from a GPU waits for the GPU. So the measures of all clients st
 known, and are then read together; engine `vmap` measures many models at once. Further measures need all logits, which
 are read as they come.
 
-Legend: c clients, s samples of the client with the most, k classes. For targets in place of labels k is 1, and
-TARGET_MEASURES stand in the places of CLIENT_MEASURES."""
+Legend: n clients, s samples of the client with the most, c classes, k models. For targets in place of labels c is 1,
+and TARGET_MEASURES stand in the places of CLIENT_MEASURES."""
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, MutableMapping, Sequence
@@ -135,7 +135,7 @@ class Evaluator:
                 weights = hosted.hooks.unadapted(hosted.shared, hosted.store.read(client))
                 if weights is not None:
                     self.measure(found, (client, WITHOUT_ADAPTATION), client, weights)
-            # Their steps are not counted: the books state the steps behind the models of those that take part.
+            # Their steps are not counted: the records state the steps behind the models of those that take part.
             if hosted.newcomers:
                 served = hosted.apply(hosted.hooks.serve_newcomer, hosted.newcomers, hosted.shared, when, to_judge=True)
                 for client, weights in served:
@@ -186,13 +186,13 @@ class Evaluator:
         return self.measure_outputs(logits, y) if self.measures else measure_samples(logits, y)
 
     def measure_outputs(self, logits: Tensor, y: Tensor) -> np.ndarray:
-        """Return CLIENT_MEASURES and the further measures of outputs (s, k) and labels y (s,), computed on the host."""
+        """Return CLIENT_MEASURES and the further measures of outputs (s, c) and labels y (s,), computed on the host."""
         logits, y = logits.cpu(), y.cpu()
         return np.array([*measure_samples(logits, y), *(measure(logits, y) for measure in self.measures)])
 
     @torch.no_grad()
     def compute_logits(self, weights: Weights, x: Tensor) -> Tensor:
-        """Return the logits (s, k) of weights for samples x (s, ...) as stored."""
+        """Return the logits (s, c) of weights for samples x (s, ...) as stored."""
         self.hosted.method.model.eval()
         return torch.cat([self.hosted.hooks.predict(weights, as_input(part)) for part in x.split(SAMPLES_PER_PASS)])
 
@@ -266,7 +266,7 @@ def describe_form(weights: Weights) -> tuple[str, ...]:
 
 
 def measure_samples(outputs: Tensor, y: Tensor) -> np.ndarray:
-    """Return the measures of outputs (s, k) for labels y (s,) int64, or for float targets y."""
+    """Return the measures of outputs (s, c) for labels y (s,) int64, or for float targets y."""
     return measure_targets(outputs, y) if y.is_floating_point() else measure_logits(outputs, y)
 
 
@@ -275,18 +275,18 @@ def read_score(row: np.ndarray) -> np.ndarray:
     if len(row) == len(ERROR_SUMS):
         squared, tested, absolute = map(float, row)
         return measure_errors(squared, round(tested), absolute)
-    k = round(np.sqrt(len(row) - 1))
-    return measure_confusion(row[1:].reshape(k, k), float(row[0]))
+    c = round(np.sqrt(len(row) - 1))
+    return measure_confusion(row[1:].reshape(c, c), float(row[0]))
 
 
 def score_batch(logits: Tensor, y: Tensor, own: Tensor) -> Tensor:
-    """Return each client's loss, summed over samples, and its confusion matrix by label, (c, 1 + (k + 1)²), in which
-    the last class is none, see predict_classes; for targets its ERROR_SUMS, (c, 3).
+    """Return each client's loss, summed over samples, and its confusion matrix by label, (n, 1 + (c + 1)²), in which
+    the last class is none, see predict_classes; for targets its ERROR_SUMS, (n, 3).
 
     Args:
-        logits: (c, s, k)
-        y: labels or targets (c, s)
-        own: (c, s), 0 for padding that is not a sample of the client"""
+        logits: (n, s, c)
+        y: labels or targets (n, s)
+        own: (n, s), 0 for padding that is not a sample of the client"""
     own = own.to(logits.dtype)
     if y.is_floating_point():
         errors = (logits.squeeze(2) - y) * own

@@ -126,7 +126,7 @@ def load_measures(names: Sequence[str]) -> list[Measure]:
         function: object = registry.find_class("measures", name)
         if not callable(function):
             raise FaultyCode(f"evaluate.measures: {name} is {type(function).__name__}, not a function of logits and "
-                             "labels")
+                             "labels; name a function as module:function")
         found.append(BUILT_IN[name] if name in BUILT_IN else partial(measure_by_own_code, name, function))
     return found
 

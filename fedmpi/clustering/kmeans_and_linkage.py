@@ -161,7 +161,7 @@ def cluster_models(rows: RowsLike, squares: RowsLike, centres: Tensor, seed: tup
     origin, k, to_centres = centres.mean(0), len(centres), squares.gather().double()
     gram = rows.gram(origin, blocks=blocks)
     centres, origin = (torch.cat([values[..., block] for block in blocks], -1) for values in (centres, origin))
-    if (centres == centres[0]).all():
+    if choose_start_centres(centres) is None:
         return measure_clusters(kmeans(points := embed_rows(gram), k, None, seed), points)
     if len(to_centres) < k and not keep_empty:
         return measure_clusters(Clusters(to_centres.argmin(1).numpy(), 0, k), embed_rows(gram))
@@ -171,6 +171,11 @@ def cluster_models(rows: RowsLike, squares: RowsLike, centres: Tensor, seed: tup
     points = embed_rows(torch.cat([torch.cat([gram, across], 1), torch.cat([across.T, products], 1)]))
     start = points[-k:][find_first_equal(to_centres.T)]
     return measure_clusters(kmeans(points[:-k], k, start, seed, keep_empty=keep_empty), points[:-k])
+
+
+def choose_start_centres(centres: Tensor) -> Tensor | None:
+    """Return the centres (k, d) from which k-means starts: None, for k-means++, if all are equal, as at first."""
+    return None if (centres == centres[0]).all() else centres
 
 
 def find_first_equal(rows: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """Similarity of long rows by their low-rank images, and what it costs.
 
-Legend: n rows, k centres, p their length, d components."""
+Legend: n rows, k centres, d components."""
 from __future__ import annotations
 
 import numpy as np

@@ -54,7 +54,7 @@ def trim_mean(rows: Tensor, cut: int) -> Tensor:
 
 
 def trim_mean_by(world: Transport, columns: Callable[[int, int], np.ndarray], d: int, ranks: np.ndarray,
-              groups: np.ndarray, cuts: np.ndarray) -> np.ndarray | None:
+                 groups: np.ndarray, cuts: np.ndarray) -> np.ndarray | None:
     """Return the trimmed mean of each group, (k, d) float32, at rank 0; zeros for an empty group. All ranks call it.
 
     Args:

@@ -30,7 +30,7 @@ from fedmpi.progress import write_stdout
 from fedmpi.ranks import format_hosts, gather_objects, read_package_version
 from fedmpi.session import explain_failure, share_text
 from fedmpi.storage.atomic import describe_reason
-from fedmpi.text import format_pairs, format_spans, printable
+from fedmpi.text import count_words, format_pairs, format_spans, printable
 
 if TYPE_CHECKING:
     import torch
@@ -132,11 +132,6 @@ def check_ranks(world: Transport, ranks: list[JsonObject]) -> Iterator[Check]:
     yield Check("launch", f"{count_words(world.size, 'rank')}, MPI library {library}{level}{aware}")
     hosts = {them["host"] for them in ranks}
     yield Check("hosts", count_words(len(hosts), "host"), find_devices_problem(ranks), format_hosts(ranks))
-
-
-def count_words(number: int, what: str) -> str:
-    """Return `1 rank`, `2 ranks`."""
-    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def find_devices_problem(ranks: list[JsonObject]) -> str:

@@ -25,7 +25,7 @@ from fedmpi.text import GIB, MIB
 # Vectors of parameters while one client trains: weights, gradients, result, and momentum or a pull.
 VECTORS_OF_ONE_CLIENT = 4
 # Bytes of a label, int64.
-LABEL = 8
+LABEL_BYTES = 8
 # A last batch of an epoch is called short if it has at most so small a share of a whole one.
 SHORT_BATCH = 1 / 4
 
@@ -181,12 +181,12 @@ def find_short_batches(case: Case) -> JsonObject | None:
 
 
 def estimate_memory(case: Case, hosts: np.ndarray) -> int:
-    """Return the bytes that a rank holds for its clients: see COUNTED."""
+    """Return the bytes that a rank holds for its clients: see plan_table.COUNTED."""
     shared = 2 * nbytes(select_sent(case.shared))
     if not len(hosts):
         return shared
     federation, bound = case.federation, case.config.state.memory * GIB
-    sample = int(np.prod(federation.shape)) * federation.dtype.itemsize + LABEL
+    sample = int(np.prod(federation.shape)) * federation.dtype.itemsize + LABEL_BYTES
     # Clients that keep nothing may train on any rank.
     counts = federation.counts[hosts] if case.mine else federation.counts
     participants = min(len(hosts), find_participant_range(case)[1])

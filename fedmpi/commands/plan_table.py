@@ -6,7 +6,7 @@ import numpy as np
 from fedmpi.commands.planned_steps import describe_planned_steps
 from fedmpi.commands.planned_time import describe_condition, describe_participation, describe_simulated_time
 from fedmpi.json_values import JsonObject
-from fedmpi.text import MIB, format_columns, format_pairs, format_range
+from fedmpi.text import MIB, count_words, format_columns, format_pairs, format_range
 
 # the table shows so many ranks one by one
 RANKS_SHOWN = 16
@@ -64,7 +64,7 @@ def list_short_batches(p: JsonObject) -> list[tuple[str, str]]:
     short = p["short_batches"]
     if not short:
         return []
-    few = f"{short['samples']} sample{find_plural_ending(short['samples'])}"
+    few = count_words(short["samples"], "sample")
     return [("last batch", f"{short['clients']} of {p['clients']} clients end every epoch with a step on at most "
              f"{few}; a model that is evaluated right after local training depends much on them, and "
              "train.drop_last=true leaves such batches out")]
@@ -116,18 +116,12 @@ def describe_evaluation(p: JsonObject) -> str:
 def describe_engine(p: JsonObject) -> str:
     """Name the engine and the device, and say how many threads a rank has."""
     chosen = f" ({p['engine_on_cpu']} on a CPU)" if p["engine"] == "auto" else ""
-    ending = find_plural_ending(p["threads"])
-    return f"{p['engine']}{chosen}, device {p['device']}, {p['threads']} thread{ending} a rank"
+    return f"{p['engine']}{chosen}, device {p['device']}, {count_words(p['threads'], 'thread')} a rank"
 
 
 def describe_interval(rounds: int) -> str:
     """Say how often something happens, from the number of rounds between; 0 means at the end only."""
     return {0: "at the end", 1: "every round"}.get(rounds, f"every {rounds} rounds")
-
-
-def find_plural_ending(number: int) -> str:
-    """Return the ending of a noun after this number."""
-    return "" if number == 1 else "s"
 
 
 def list_ranks(per_rank: list[JsonObject]) -> str:

@@ -28,7 +28,7 @@ def plan_participation(case: PlanCase) -> JsonObject:
     generator, traffic = np.random.default_rng(config.seed), case.method.traffic(case.shared, case.up)
     first = case.method.warm_up_participants(case.federation.clients, config.seed)
     warm_up = 0. if first is None else selector.time_warm_up(
-        Participants(first, case.federation.sizes[first], -1, config.seed), traffic)
+        Participants(first, case.federation.sizes[first], -1, config.seed, case.federation.clients), traffic)
     seconds, asked, late, lost, taken, facts = [warm_up], 0, 0, 0, 0, []
     # after how many rounds that bring an update each stage ends
     ends = np.cumsum([number for number, _ in case.method.stages(case.shared, config.rounds)])

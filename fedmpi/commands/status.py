@@ -148,7 +148,7 @@ def compute_seconds_per_round(lines: list[JsonObject]) -> float | None:
 
 
 def compute_seconds_since_sign(folder: Path) -> float | None:
-    """Return the seconds since a run last wrote to its books or its log; None if it wrote neither."""
+    """Return the seconds since a run last wrote to its records or its log; None if it wrote neither."""
     paths = [folder / "metrics.jsonl", folder / "log.txt"]
     written = [path.stat().st_mtime for path in paths if path.is_file()]
     return max(0., time.time() - max(written)) if written else None

@@ -16,7 +16,7 @@ from fedmpi.json_values import JsonObject
 from fedmpi.slurm.profiles import load_profile
 from fedmpi.slurm.quoting import split_command
 from fedmpi.slurm.sbatch import guess_mpi, require_sbatch, submit_script
-from fedmpi.slurm.script import MAX_ARRAY_RUNS, JobScript, render_script
+from fedmpi.slurm.script import JobScript, check_array_size, render_script
 
 # More federations that are not prepared yet are only counted.
 FEDERATIONS_NAMED = 5
@@ -182,9 +182,7 @@ def expand_array(specs: list[str]) -> tuple[tuple[str, ...], ...]:
                                f"one in each run; give all values at once: --array {key}=A,B,C")
             keys.add(key)
             grid.append([(f"{key}={value}",) for value in values.split(",")])
-    count = math.prod(map(len, grid))
-    if count > MAX_ARRAY_RUNS:
-        raise BadInput(f"--array: {count:,} runs; an array has at most {MAX_ARRAY_RUNS:,}")
+    check_array_size(math.prod(map(len, grid)))
     return tuple(sum(parts, ()) for parts in itertools.product(*grid)) if grid else ()
 
 

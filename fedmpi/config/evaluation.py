@@ -34,7 +34,8 @@ class Evaluate:
     every: Annotated[int, Ge(0), "rounds between evaluations; 0: only the last round"] = 1
     on: Annotated[Literal["test", "validation"], "samples to evaluate on; use validation to choose settings"] = "test"
     after_training: Annotated[Literal["participants", "all", "off"],
-                     "clients evaluated again right after local training, if these weights are others"] = "participants"
+                              "clients evaluated again right after local training, if these "
+                              "weights are others"] = "participants"
     measures: Annotated[tuple[str, ...], "further measures of each client: auc, balanced_accuracy, calibration_error, "
                         "or your own as module:function of logits and labels"] = ()
     embeddings: Annotated[tuple[int, ...], "rounds after which the clients' heads are stored for t-SNE figures"] = ()
@@ -58,7 +59,7 @@ class Evaluate:
             raise ValueError(f"{where}: {name!r} is not known; there are {', '.join(known)}, or your own as "
                              f"module:function{f' (did you mean {close}?)' if close else ''}")
         if not column.isidentifier():
-            raise ValueError(f"{where}: {name!r} should be module:function")
+            raise ValueError(f"{where}: {name!r} should be module:function, and the function's name becomes a column")
         if self.columns.count(column) > 1:
             raise ValueError(f"{where}: two measures are called {column}; leave one out, or rename your function")
         if is_taken(column):

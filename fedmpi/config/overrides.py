@@ -61,7 +61,8 @@ def read_text(text: str) -> tuple[str, Json]:
     try:
         return key, parse_yaml(value)
     except ValueError:
-        raise BadInput(f"{key}={value}: the value is not valid YAML") from None
+        raise BadInput(f"{key}={value}: the value is not valid YAML; put quotes around a list or mapping, for "
+                       "example 'data.split=[.6, .2, .2]'") from None
 
 
 def is_one_value(setting: str, value: object) -> bool:

@@ -60,7 +60,7 @@ class Server:
     reduce: Annotated[Literal["exact", "float32"],
                       "exact: sums have the same bits on any number of ranks; float32: half the bytes"] = "exact"
     aggregation: Annotated[Literal["mean", "median", "trimmed_mean"], "how updates are averaged, coordinate by "
-                      "coordinate; median and trimmed_mean count all clients alike"] = "mean"
+                           "coordinate; median and trimmed_mean count all clients alike"] = "mean"
     trim: Annotated[float, Ge(0), Lt(.5), "share of clients that trimmed_mean drops at either end, rounded up"] = .1
     clip_norm: Annotated[float | None, Gt(0), "longer updates are shortened to this norm; null: no limit"] = None
 
@@ -109,7 +109,8 @@ class Config:
     engine: Annotated[Literal["auto", "loop", "vmap"],
                       "how a rank trains its clients: one by one (loop) or many at once (vmap)"] = "auto"
     cuda_graphs: Annotated[Literal["auto", "on", "off"],
-                      "vmap records steps as CUDA graphs and replays them; auto: on a GPU, from 8 steps on"] = "auto"
+                           "vmap records steps as CUDA graphs and replays them; auto: on a GPU, from 8 "
+                           "steps on"] = "auto"
     device: Annotated[Literal["auto", "cpu", "cuda"], "auto: the GPU of this local rank, if there is one"] = "auto"
     precision: Annotated[Literal["float32", "tf32", "bf16"],
                          "precision of matrix products; tf32 (GPUs) and bf16 are faster and less exact"] = "float32"

@@ -31,7 +31,7 @@ def refuse_too_many_classes(setting: str, each: int, classes: int) -> None:
 
 
 def refuse_uncovered(setting: str, each: int, classes: int, holders: int, what: str = "clients",
-                             more: str = "data.clients", times: int = 1) -> None:
+                     more: str = "data.clients", times: int = 1) -> None:
     """Refuse settings that leave classes without a holder.
 
     Args:
@@ -131,7 +131,7 @@ def draw_classes(classes: int, each: list[int] | np.ndarray, rng: np.random.Gene
 
 
 def divide_by_dirichlet(sizes: np.ndarray, clients: int, beta: float, tries: int, rng: np.random.Generator,
-              capped: bool = False) -> np.ndarray:
+                        capped: bool = False) -> np.ndarray:
     """Divide every class among the clients in proportions drawn from Dir(beta), `tries` times.
 
     Args:
@@ -184,7 +184,7 @@ def draw_labels_of_client(left: np.ndarray, shares: np.ndarray, total: int, rng:
 
 
 def redraw_until_large(sizes: np.ndarray, clients: int, beta: float, wanted: int, tries: int, rng: np.random.Generator,
-           capped: bool = False) -> tuple[np.ndarray | None, int]:
+                       capped: bool = False) -> tuple[np.ndarray | None, int]:
     """Repeat `divide_by_dirichlet`, at most `tries` times, until the smallest client has at least `wanted` samples.
 
     Returns the amounts (c, n), or None if no draw was good enough, and the size of the smallest client in the best

@@ -70,7 +70,7 @@ class FirstFormat:
 
 
 def compute_fingerprint(shape: tuple[int, ...], dtype: np.dtype, x: Iterable[np.ndarray],
-                   small: Mapping[str, np.ndarray]) -> str:
+                        small: Mapping[str, np.ndarray]) -> str:
     """Return the fingerprint of a federation, a sha256 in hexadecimal digits.
 
     Args:

@@ -228,7 +228,7 @@ class ClusterNClass:
         refuse_too_many_classes("classes_per_cluster", each, classes)
         refuse_uncovered("classes_per_cluster", each, classes, self.clusters, "clusters", "data.partition.clusters")
         refuse_uncovered("classes_per_client", self.classes_per_client, each, clients // self.clusters,
-                "clients in a cluster", "data.clients", self.clusters)
+                         "clients in a cluster", "data.clients", self.clusters)
         held = np.zeros((clients, classes), bool)
         for k, row in enumerate(draw_classes(classes, [each] * self.clusters, rng)):
             mine = np.flatnonzero(groups == k)

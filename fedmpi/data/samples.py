@@ -124,7 +124,7 @@ def join_medmnist(arrays: dict[str, np.ndarray]) -> Dataset:
     x = {k: v for k, v in arrays.items() if k.endswith("images")}
     y = {k: v[:, 0] if v.ndim == 2 and v.shape[1] == 1 else v for k, v in arrays.items() if k not in x}
     return Dataset(np.concatenate([x["train_images"], x["val_images"]]),
-                np.concatenate([y["train_labels"], y["val_labels"]]), x["test_images"], y["test_labels"])
+                   np.concatenate([y["train_labels"], y["val_labels"]]), x["test_images"], y["test_labels"])
 
 
 def as_dataset(loaded: object, where: str) -> Dataset:
@@ -142,7 +142,7 @@ def check_samples(pool: Dataset, where: str, task: str = "classification") -> Da
     Raises BadInput if that is impossible; its message starts with `where`."""
     train = check_part(pool.x_train, pool.y_train, pool.client_train, where, "train", task)
     if not len(train[1]):
-        raise BadInput(f"{where}: x_train has no samples")
+        raise BadInput(f"{where}: x_train has no samples; a data set needs one at least")
     refuse_channels_first(train[0], f"{where}: x_train")
     if np.shape(pool.x_test)[:1] == np.shape(pool.y_test)[:1] == (0,):
         if pool.client_test is not None and len(pool.client_test):

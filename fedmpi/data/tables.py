@@ -48,7 +48,7 @@ class Csv(Columns):
         super().__post_init__()
         # With others pandas fails, or warns that it takes a slower reader.
         if self.separator not in (BLANKS, WRITTEN_TAB) and (len(self.separator) != 1 or not self.separator.isascii()
-                                                         or self.separator in "\r\n"):
+                                                            or self.separator in "\r\n"):
             raise ValueError(f"separator = {self.separator!r}: give one character of ASCII, {WRITTEN_TAB} for a tab, "
                              f"or {BLANKS} for blanks")
 
@@ -85,7 +85,7 @@ class Csv(Columns):
             first = 0
             for frame in blocks:
                 yield TableBlock(path, first, {name: frame[name].to_numpy() if frame[name].dtype.kind in "biuf"
-                                          else frame[name].to_numpy(dtype=object) for name in wanted})
+                                               else frame[name].to_numpy(dtype=object) for name in wanted})
                 first += len(frame)
 
 

@@ -144,8 +144,8 @@ def dry_run(function: Callable[..., State], method: Method, shared: State, mine:
         blank: a sample as stored, (1, ...).
         n: the number of samples that it stands for."""
     data = DryRunData(blank, torch.zeros(1, dtype=torch.int64, device=blank.device), 0, local,
-                       message=method.message_template() if function == method.client else None, count=n,
-                       model=method.model)
+                      message=method.message_template() if function == method.client else None, count=n,
+                      model=method.model)
     function(hide_server_only(shared), mine, data)
     return data
 

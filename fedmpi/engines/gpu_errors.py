@@ -42,4 +42,4 @@ def give_memory_back() -> None:
 def is_gpu_broken(error: BaseException) -> bool:
     """Say whether the GPU itself failed, so that every later call of this process would fail, too."""
     return not is_out_of_memory(error) and (isinstance(error, getattr(torch, "AcceleratorError", ()))
-                                           or any(word in str(error) for word in BROKEN_GPU_WORDS))
+                                            or any(word in str(error) for word in BROKEN_GPU_WORDS))

@@ -193,8 +193,8 @@ class Step:
                 PullTerm(centre[:k], strength[:k, None] if isinstance(strength, Tensor) else strength, block)
                 for centre, strength, block in pulls]
         return ActiveClients(k, weights, moving, velocity, speeds,
-                      [self._active_pull(pull, weights, velocity) for pull in pulls],
-                      [weights[part] for part in self.buffers])
+                             [self._active_pull(pull, weights, velocity) for pull in pulls],
+                             [weights[part] for part in self.buffers])
 
     def _active_pull(self, pull: PullTerm, weights: Tensor, velocity: Tensor | None) -> ActivePull:
         block = slice(None) if pull.block is None else pull.block

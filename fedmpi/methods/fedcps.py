@@ -52,7 +52,7 @@ class Shared(NamedTuple):
     tau2: Tensor
     # () factor of eq. 3; 0 if it is unknown
     scale: Tensor
-    # (n,) identity of each client; -1 if it is unknown
+    # (N,) identity of each client; -1 if it is unknown
     ID: Tensor
     # () rounds in which all identities were known and none changed
     calm: Tensor

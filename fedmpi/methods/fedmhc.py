@@ -26,7 +26,7 @@ from typing import Annotated, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from fedmpi.clustering.kmeans_and_linkage import compute_mean_distance, kmeans
+from fedmpi.clustering.kmeans_and_linkage import choose_start_centres, compute_mean_distance, kmeans
 from fedmpi.method import BASE, HEAD, WHOLE, ClientData, Method, Participants, RowsByField
 from fedmpi.models.slices import zero_statistics
 from fedmpi.models.tables import table_row
@@ -106,8 +106,7 @@ class FedMHC(Method):
     def server(self, shared: Shared, up: RowsByField, who: Participants) -> Shared:
         h = up.w[self.model.h].gather()
         points, starts = (zero_statistics(heads, self.model.head.buffers) for heads in (h, shared.heads))
-        first = bool((starts == starts[0]).all())
-        found = kmeans(points, self.M, start=None if first else starts, seed=(who.seed, who.round),
+        found = kmeans(points, self.M, start=choose_start_centres(starts), seed=(who.seed, who.round),
                        batch=self.mini_batch, keep_empty=who.some_are_absent)
         heads = found.centres(h, old=shared.heads)
         who.log(clusters=found.labels, k=self.M, iterations=found.iterations,

@@ -16,7 +16,7 @@ from typing import Annotated, NamedTuple
 import torch
 from torch import Tensor
 
-from fedmpi.clustering.kmeans_and_linkage import compute_mean_distance, kmeans
+from fedmpi.clustering.kmeans_and_linkage import choose_start_centres, compute_mean_distance, kmeans
 from fedmpi.method import BASE, HEAD, ClientData, Participants, RowsByField
 from fedmpi.methods.fedah import FedAH, Mine
 from fedmpi.models.slices import zero_statistics
@@ -53,8 +53,7 @@ class FedMHCAH(FedAH):
     def server(self, shared: Shared, up: RowsByField, who: Participants) -> Shared:
         sent = up.w[self.model.h]
         h, starts = (zero_statistics(heads, self.model.head.buffers) for heads in (sent.gather(), shared.heads))
-        first = bool((starts == starts[0]).all())
-        found = kmeans(h, self.M, start=None if first else starts, seed=(who.seed, who.round),
+        found = kmeans(h, self.M, start=choose_start_centres(starts), seed=(who.seed, who.round),
                        keep_empty=who.some_are_absent)
         heads = sent.mean_by(found.labels, self.M, shared.heads, who.sizes)
         who.log(clusters=found.labels, k=self.M, iterations=found.iterations,

@@ -44,7 +44,7 @@ class Shared(NamedTuple):
     """The server's state: the centres, the cluster of each client, and the latest participants' number of samples."""
     # (k, d) centres
     w: Annotated[Tensor, WHOLE]
-    # (n,) the cluster of each client; -1 if it has none yet
+    # (N,) the cluster of each client; -1 if it has none yet
     of: Tensor
     # () training samples of the latest participants
     n: Tensor

@@ -52,7 +52,7 @@ class Shared(NamedTuple):
     Omega: Annotated[Tensor, WHOLE]
     # (K, D) images M Omega_k of the cluster models
     images: Tensor
-    # (n,) cluster of each client; -1 if it has none yet
+    # (N,) cluster of each client; -1 if it has none yet
     R: Tensor
     # (D, d) components
     M: Tensor

@@ -3,7 +3,7 @@
 The name stands for local and global parts. It is the mirror image of FedPer, and cheap to send.
 Objective: min over h, phi_1..phi_N of sum_i (n_i / n) f_i(phi_i, h). Clients train both together by E epochs of SGD.
 Departures. Training begins at the common start; the paper's classification experiments continue a run of FedAvg. There
-are not settings."""
+are no settings."""
 from __future__ import annotations
 
 from dataclasses import dataclass

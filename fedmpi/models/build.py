@@ -15,6 +15,7 @@ from fedmpi.models.nets import BUILT_IN
 from fedmpi.models.seeding import build_seeded, refuse_other_weights
 from fedmpi.own_code.failures import blame_own_code
 from fedmpi.own_code.places import describe_definition
+from fedmpi.text import count_words
 
 if TYPE_CHECKING:
     import numpy as np
@@ -113,5 +114,5 @@ def build_model(settings: ModelSettings, shape: tuple[int, ...], dtype: np.dtype
     if logits.shape != (2, classes):
         wanted = f"the data have {classes} classes" if classes > 1 else "a target is a single number"
         raise BadInput(f"model: the network gives outputs of shape {tuple(logits.shape[1:])}, but {wanted}; its last "
-                       f"Linear layer must have {classes} output{'s' * (classes > 1)}")
+                       f"Linear layer must have {count_words(classes, 'output')}")
     return model

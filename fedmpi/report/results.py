@@ -180,7 +180,7 @@ class Results:
 def collect_job_results(job: SweepJob, runs: list[PlannedRun], command: str) -> Results:
     """Return the results of a job's runs; `command` makes them."""
     shown = [ReportRun(r.row, r.column, r.seed, r.folder, r.settings.rounds,
-                   "fedmpi " + shlex.join(["run", os.path.relpath(r.config), *r.overrides]), r.named_code())
+                       "fedmpi " + shlex.join(["run", os.path.relpath(r.config), *r.overrides]), r.named_code())
              for r in runs]
     return Results(job.title, command, list(job.rows), list(job.columns), job.seeds, shown,
                    {view.measure: share_with_variants(view.published, job.rows) for view in list_views(job)},

@@ -90,7 +90,7 @@ def write_pages(results: Results, found: list[Described], comparisons: list[sign
 
 
 def render_page(results: Results, found: list[Described], comparisons: list[significance.Comparison],
-         shown: list[PageFigure]) -> str:
+                shown: list[PageFigure]) -> str:
     """Return the page: it loads nothing, so it can be mailed and kept."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
     room = Environment(loader=PackageLoader("fedmpi.report", "."), autoescape=True, undefined=StrictUndefined,

@@ -160,7 +160,7 @@ class ClientSelector:
         """Return the seconds until all of some candidates have received the model and told their losses, or left."""
         assert self.clock is not None
         ids = np.array(candidates, np.int64)
-        who = Participants(ids, self.federation.sizes[ids], t, self.config.seed)
+        who = Participants(ids, self.federation.sizes[ids], t, self.config.seed, len(self.federation.sizes))
         works = {int(n): self.ledger.count_loss_work(int(n)) for n in np.unique(who.sizes)}
         seconds = self.clock.time_candidates(who, [works[int(n)] for n in who.sizes], nbytes)
         if until is not None and self.is_limited_in_seconds:
@@ -243,7 +243,7 @@ def refuse_short_times(selector: ClientSelector, traffic: tuple[int, int]) -> No
         traffic: bytes that a participant receives and sends."""
     config, clock, sizes = selector.config, selector.clock, selector.federation.sizes
     assert clock is not None
-    everybody = Participants(np.arange(len(sizes)), sizes, 0, config.seed)
+    everybody = Participants(np.arange(len(sizes)), sizes, 0, config.seed, len(sizes))
     nbytes = traffic[1] if config.train.sampling == "loss" else sum(traffic)
     longest = np.full(len(sizes), np.inf)
     if selector.times is not None and selector.is_limited_in_seconds:

@@ -4,7 +4,7 @@ The run stops after a round if one more round and a checkpoint may not fit any m
 So it needs no signal, but signals stop it too (stop_signals.StopFlag). There is no checkpoint inside a round: a round
 is a function of what is saved between rounds, and saving what each client sent so far would often take longer than
 training it again. `checkpoint.minutes` bounds the loss if rounds are long, and a round that outlasts `checkpoint.grace`
-after a signal is given up (see HostedClients.apply and RankPool.train)."""
+after a signal is given up (see HostedClients.check_grace and RankPool.call)."""
 from __future__ import annotations
 
 import math

@@ -59,7 +59,7 @@ def load_profile(name: str) -> Profile:
     path = expand_user(name, "--profile") if is_path else PROFILES_FOLDER / f"{name}.yaml"
     try:
         if path.exists() and not path.is_file():
-            raise BadInput(f"--profile {name} is not a plain file")
+            raise BadInput(f"--profile {name} is not a plain file; give a YAML file of options")
         if path.stat().st_size > LARGEST_PROFILE_BYTES:
             raise BadInput(f"--profile {name} is not a profile: it is larger than {LARGEST_PROFILE_BYTES:,} bytes")
         values = yaml.safe_load(path.read_text())

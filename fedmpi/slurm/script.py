@@ -111,8 +111,7 @@ class JobScript:
             raise BadInput(f"--ntasks {self.ranks} on {self.nodes} nodes: a node would be empty; ask for fewer nodes")
         if self.gpu_request not in GPU_REQUESTS:
             raise BadInput(f"--gpu-request {self.gpu_request}: there are {', '.join(GPU_REQUESTS)}")
-        if len(self.array) > MAX_ARRAY_RUNS:
-            raise BadInput(f"--array: {len(self.array):,} runs; an array has at most {MAX_ARRAY_RUNS:,}")
+        check_array_size(len(self.array))
         if self.signal and not SIGNAL.fullmatch(self.signal):
             raise BadInput(f"--signal {self.signal!r}: write NAME@SECONDS, for example USR1@120, or '' for none")
         parse_time_limit(self.time, "--time")
@@ -149,6 +148,13 @@ class JobScript:
     def planned_ranks(self) -> int:
         """The ranks on all nodes."""
         return self.nodes * self.gpus + self.server_has_own_rank if self.gpus else self.ranks
+
+
+def check_array_size(count: int) -> None:
+    """Raise BadInput if these are too many runs for one array."""
+    if count > MAX_ARRAY_RUNS:
+        raise BadInput(f"--array: {count:,} runs; an array has at most {MAX_ARRAY_RUNS:,}: divide it into several "
+                       "submissions")
 
 
 # Each file in slurm/ and the job that it holds.

@@ -38,7 +38,8 @@ from fedmpi.storage.sealed import READ_BACK_BYTES, RowsSpec, SealedFile, require
 
 CHECKPOINT_KIND = "checkpoint"
 # What a file holds as JSON, by its name there, with the field of Snapshot that it is.
-JSON_ENTRIES = {name: name for name in ("round", "config", "federation", "accuracy", "metrics")} | {"books": "extra"}
+JSON_ENTRIES = {"round": "round", "config": "config", "federation": "federation", "accuracy": "score",
+                "metrics": "metrics", "books": "extra"}
 # What may change between a checkpoint and its continuation, because it does not change results.
 CHANGEABLE_SETTINGS = (
     "rounds", "stop", "evaluate.every", "evaluate.after_training", "evaluate.embeddings", "evaluate.measures", "edge",
@@ -65,7 +66,7 @@ class Snapshot:
     # fingerprint of the federation file
     federation: str
     # score of this round, see RunState.score (nan if it was not evaluated); the best checkpoint is kept
-    accuracy: float
+    score: float
     # the lines of metrics.jsonl so far
     metrics: list[JsonObject]
     # the other small state of the run, as JSON values
@@ -89,7 +90,7 @@ def write_checkpoint(folder: Path, snapshot: Snapshot, pieces: Iterable[dict[str
     count = len(snapshot.ids)
     rows = {f"mine/{name}": RowsSpec(require_numeric(name, values).dtype, (count, *values.shape[1:]), count)
             for name, values in first.items()}
-    about = {"round": int(snapshot.round), "accuracy": float(snapshot.accuracy), "libraries": list_libraries()}
+    about = {"round": int(snapshot.round), "accuracy": float(snapshot.score), "libraries": list_libraries()}
     with atomic(path) as part:
         with write_sealed(part, CHECKPOINT_KIND, about, list_small_data_sets(snapshot), rows) as writer:
             for block in itertools.chain([first], blocks):
@@ -190,8 +191,7 @@ def delete_old_checkpoints(folder: Path, keep: int, written: Path | None = None)
 
     Files without a valid seal neither count nor go: they may be of a newer fedmpi. Nothing goes unless
     one stays that verifies."""
-    sealed = {path: accuracy for path in list_checkpoints(folder)
-              if (accuracy := read_sealed_accuracy(path)) is not None}
+    sealed = {path: score for path in list_checkpoints(folder) if (score := read_sealed_score(path)) is not None}
     stay = [*sealed][:keep] + [path for path in sealed if path == written]
     judged = [path for path in sealed if not math.isnan(sealed[path])]
     # Of equals the first one.
@@ -204,8 +204,8 @@ def delete_old_checkpoints(folder: Path, keep: int, written: Path | None = None)
             path.unlink()
 
 
-def read_sealed_accuracy(path: Path) -> float | None:
-    """Return the accuracy in the seal of a checkpoint, None if the seal is not valid."""
+def read_sealed_score(path: Path) -> float | None:
+    """Return the score in the seal of a checkpoint, where it is called accuracy, None if the seal is not valid."""
     with (suppress(DamagedFile, StorageError, KeyError), refuse_damage(path, CHECKPOINT_KIND),
           open_regular(path) as file):
         return float(read_seal(file, CHECKPOINT_KIND)["accuracy"])

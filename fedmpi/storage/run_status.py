@@ -1,6 +1,6 @@
 """What became of a run, read from what it left: its folder, and FOLDER.txt beside it, what its job printed.
 
-Sweeps, job arrays (submit.py), `fedmpi summary`, `report` and `compare` all ask here."""
+Sweeps, job arrays (array.py), `fedmpi summary`, `report` and `compare` all ask here."""
 from __future__ import annotations
 
 import json

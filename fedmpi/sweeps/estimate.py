@@ -18,7 +18,7 @@ from fedmpi.method import State
 from fedmpi.models.build import make_blank_samples
 from fedmpi.sweeps.job import PlannedRun
 from fedmpi.sweeps.speed_probe import time_rounds
-from fedmpi.text import MIB, format_columns, format_duration, printable
+from fedmpi.text import MIB, count_words, format_columns, format_duration, printable
 
 # A rate measured with these settings and samples of one shape serves for all runs that have them.
 RATE_SETTINGS = ("model", "train", "engine", "threads", "precision", "device", "cuda_graphs")
@@ -123,7 +123,7 @@ def format_costs(runs: list[PlannedRun], costs: list[Cost], workers: int, at_onc
     busy = min(workers * at_once, os.cpu_count() or 1, max(1, len(runs)) * workers)
     total = (f"in all {sum(c.steps for c in costs):,.0f} steps, {sum(c.down for c in costs) / MIB:,.1f} MiB down and "
              f"{sum(c.up for c in costs) / MIB:,.1f} MiB up; {seconds / 3600:.2f} hours of one core, about "
-             f"{format_duration(seconds / busy)} with {at_once} at a time on {workers} worker{'s' * (workers > 1)} "
+             f"{format_duration(seconds / busy)} with {at_once} at a time on {count_words(workers, 'worker')} "
              f"each")
     heads = ["run", "rounds", "steps", "MiB down", "MiB up", "steps/s", "time"]
     return f"{format_columns(heads, rows, right=tuple(heads[1:]))}\n{total}\n({NOTE})"

@@ -28,6 +28,6 @@ def time_rounds(federation: Federation, settings: JsonObject, participants: int,
         parts.pool.train(t, ids, False, shared)
         rows = make_rows(parts.pool, UP, parts.up)
         shared = parts.method.server(shared, rows, Participants(ids, federation.sizes[ids], t, 0,
-                                                                   len(federation.sizes)))
+                                                                len(federation.sizes)))
         seconds.append(time.perf_counter() - begin)
     return seconds

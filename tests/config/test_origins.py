@@ -28,7 +28,7 @@ FEDMHC = "method: {name: fedmhc, M: 3}"
     ("rounds: 0", [], "c.yaml: rounds = 0: "), ("rounds: 0", ["seed=3"], "c.yaml: rounds = 0: "),
     ("", ["rounds=0"], "command line: rounds = 0: "), ("rounds: 3", ["rounds=0"], "command line: rounds = 0: "),
     ("", ["rounds"], "command line: 'rounds' is not of the form key=value"),
-    ("", ["rounds=["], "command line: rounds=[: the value is not valid YAML"),
+    ("", ["rounds=["], "command line: rounds=[: the value is not valid YAML; put quotes around a list "),
     ("rounds: 0", ["rounds"], "command line: 'rounds' is not of the form key=value"),
     (FEDMHC, ["method.lamda=1"], "command line: method.lamda is not a setting of FedMHC"),
     (FEDMHC, ["method=nothing"], "command line: method: method 'nothing' is not known"),

@@ -289,7 +289,7 @@ def test_settings_classes_can_be_named_too(own):
 
 @pytest.mark.parametrize("section, message", [
     ({"name": "somebodys:Own", "depth": 7}, "somebodys:Own cannot be built from {'depth': 7}.*depth"),
-    ("somebodys:Missing", "module somebodys has no Missing"),
+    ("somebodys:Missing", "module somebodys has no Missing; name a class or function of this module"),
     ("nobodys:Own", "cannot import nobodys"),
     ("mpl", "model 'mpl' is not known; there are cnn4, .*mlp, .*Did you mean mlp")])
 def test_models_that_are_not_there_are_refused(own, section, message, tmp_path):

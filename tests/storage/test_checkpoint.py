@@ -37,7 +37,7 @@ def snapshot(round: int = 12, **changes) -> Snapshot:
     config = {"seed": 0, "rounds": 20, "train": {"lr": .005, "steps": None},
               "data": {"root": "a", "name": "digits"}}
     metrics = [{"round": 1, "accuracy": float("nan")}, {"round": 2, "name": "é"}]
-    given = {"shared": SHARED, "ids": IDS, "config": config, "federation": "f00d", "accuracy": .75,
+    given = {"shared": SHARED, "ids": IDS, "config": config, "federation": "f00d", "score": .75,
              "metrics": metrics, "extra": {"seconds": 1.5}}
     return Snapshot(round, **(given | changes))
 
@@ -93,9 +93,9 @@ def test_no_client_has_a_row_yet(tmp_path):
 
 
 def test_numpy_numbers_in_what_else_is_saved(tmp_path):
-    given = snapshot(np.int64(3), accuracy=np.float32(.5), extra={"bytes": np.int64(7)})
+    given = snapshot(np.int64(3), score=np.float32(.5), extra={"bytes": np.int64(7)})
     path = write_checkpoint(tmp_path, given, pieces())
-    assert (read_checkpoint(path).round, read_checkpoint(path).accuracy, read_checkpoint(path).extra) == (
+    assert (read_checkpoint(path).round, read_checkpoint(path).score, read_checkpoint(path).extra) == (
         3,
         0.5,
         {"bytes": 7},
@@ -146,21 +146,21 @@ def test_newest_says_what_it_refused(tmp_path):
 
 def test_prune_keeps_the_last_and_the_first_of_the_best(tmp_path):
     nan = float("nan")
-    for round, accuracy in enumerate([nan, .5, .9, .7, .9, nan, .6, nan]):
-        write_checkpoint(tmp_path, snapshot(round, accuracy=accuracy), [])
+    for round, score in enumerate([nan, .5, .9, .7, .9, nan, .6, nan]):
+        write_checkpoint(tmp_path, snapshot(round, score=score), [])
     (tmp_path / "round-000003.h5.part").write_text("half")
     delete_old_checkpoints(tmp_path, keep=2)
     assert sorted(path.name[6:12] for path in tmp_path.iterdir()) == ["000002", "000006", "000007"]
 
 
 def test_prune_never_deletes_the_only_good_one(tmp_path):
-    paths = [write_checkpoint(tmp_path, snapshot(round, accuracy=round / 9), pieces()) for round in (1, 2)]
+    paths = [write_checkpoint(tmp_path, snapshot(round, score=round / 9), pieces()) for round in (1, 2)]
     data = bytearray(paths[1].read_bytes())
     data[CheckpointFile(paths[1]).about["rows"][0][0]] ^= 1
     paths[1].write_bytes(data)
     delete_old_checkpoints(tmp_path, keep=1)
     assert find_newest(tmp_path)[0] == paths[0]
-    write_checkpoint(tmp_path, snapshot(3, accuracy=1), pieces())
+    write_checkpoint(tmp_path, snapshot(3, score=1), pieces())
     delete_old_checkpoints(tmp_path, keep=1)
     assert [path.name for path in tmp_path.iterdir()] == ["round-000003.h5"]
 

@@ -64,7 +64,7 @@ def draw_accuracy_by_bytes(results: Results, column: str) -> Figure | None:
 def draw_accuracy_by_seconds(results: Results, column: str) -> Figure | None:
     """Draw the mean accuracy against the seconds that the rounds have taken. A title warns if ranks differ."""
     figure = draw_against(results, column, "time in rounds (s)",
-                     lambda lines: np.array(list_numbers(lines, "seconds")))
+                          lambda lines: np.array(list_numbers(lines, "seconds")))
     ranks = {row: sorted({run.outcome.result.get("ranks", 1) for run in results.of(row, column) if run.outcome.result})
              for row in results.rows}
     used = sorted({number for numbers in ranks.values() for number in numbers})
