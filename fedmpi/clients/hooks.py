@@ -7,7 +7,6 @@ from __future__ import annotations
 from torch import Tensor
 
 from fedmpi.clients.returned import (
-    is_built_in,
     refuse_no_weights,
     refuse_other_state,
     refuse_returned,
@@ -19,6 +18,7 @@ from fedmpi.clients.returned import (
 from fedmpi.comm.rows import Rows
 from fedmpi.errors import FedmpiError
 from fedmpi.method import ClientData, Method, Participants, RowsByField, State, Weights
+from fedmpi.own_code.places import is_built_in
 
 
 class Hooks:

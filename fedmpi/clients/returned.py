@@ -17,13 +17,8 @@ from fedmpi.comm.rows import Mixed
 from fedmpi.errors import BadInput, FedmpiError
 from fedmpi.method import Method
 from fedmpi.own_code.failures import blame_own_code
-from fedmpi.own_code.places import PACKAGE, describe_definition
+from fedmpi.own_code.places import describe_definition
 from fedmpi.text import printable
-
-
-def is_built_in(function: object) -> bool:
-    """Say whether a class or a function is part of fedmpi."""
-    return str(getattr(function, "__module__", "")).partition(".")[0] == PACKAGE.name
 
 
 def name_class(cls: type) -> str:

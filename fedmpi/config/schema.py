@@ -22,6 +22,7 @@ from fedmpi.errors import BadInput
 from fedmpi.faults import Attack, Faults
 from fedmpi.json_values import Json, JsonObject
 from fedmpi.own_code.failures import blame_own_code
+from fedmpi.own_code.places import is_built_in
 from fedmpi.participation import Availability, Stragglers, list_participation_problems
 from fedmpi.settings import (
     AtMost,
@@ -251,7 +252,7 @@ def build_named_section(kind: str, value: Json, where: str, default: str, places
                        f"{kind} must be")
     if kind == "methods" and not hasattr(cls, "with_model"):
         raise BadInput(f"{where}: {section['name']} is not derived from fedmpi.method.Method, as methods must be")
-    with blame_own_code(f"{where}: {section['name']}", always=not cls.__module__.startswith("fedmpi.")):
+    with blame_own_code(f"{where}: {section['name']}", always=not is_built_in(cls)):
         return make_settings(cls, settings, where, places)
 
 

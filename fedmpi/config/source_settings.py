@@ -10,6 +10,7 @@ from fedmpi import registry
 from fedmpi.errors import BadInput
 from fedmpi.json_values import Json, JsonObject
 from fedmpi.own_code.failures import blame_own_code
+from fedmpi.own_code.places import is_built_in
 from fedmpi.settings import list_setting_names, make_settings
 
 # Any: the settings of a network, a method, a data set or a partition. Its name chooses the class, and each has its own.
@@ -57,5 +58,5 @@ def build_source(data: Json, settings: JsonObject, default: str) -> NamedSetting
     cls = registry.find_class_of_setting("datasets", name, "data.name")
     if not dataclasses.is_dataclass(cls):
         return None
-    with blame_own_code(f"data: {name}", always=not cls.__module__.startswith("fedmpi.")):
+    with blame_own_code(f"data: {name}", always=not is_built_in(cls)):
         return make_settings(cls, settings, "data")

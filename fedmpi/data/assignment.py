@@ -12,7 +12,7 @@ from fedmpi.config import schema
 from fedmpi.data.samples import Dataset, list_labels
 from fedmpi.errors import BadInput
 from fedmpi.own_code.failures import blame_own_code
-from fedmpi.own_code.places import describe_definition
+from fedmpi.own_code.places import describe_definition, is_built_in
 
 # Keeps the draw of the new clients apart from others of the seed.
 NEW_CLIENTS_STREAM = 2
@@ -96,7 +96,7 @@ def call_partition(data: schema.Data, labels: np.ndarray,
     """Return the sample indices of each client, and the planted group of each client (N,) or None.
 
     Raises BadInput if the partition returns anything else, and FaultyCode if it fails."""
-    own = not type(data.partition).__module__.startswith("fedmpi.")
+    own = not is_built_in(type(data.partition))
     where, n = f"data.partition = {schema.find_name(data.partition)}", data.clients
     with blame_own_code(where, always=own):
         given = data.partition.assign(labels, n, rng)

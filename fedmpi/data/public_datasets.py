@@ -8,7 +8,7 @@ from zipfile import is_zipfile
 
 import numpy as np
 
-from fedmpi.data import folders, text
+from fedmpi.data import ag_news, tiny_imagenet
 from fedmpi.data.downloads import finds_torchvision_files, list_unpacked, prepare_download
 from fedmpi.data.file_states import are_filled
 from fedmpi.data.samples import Dataset, check_samples, holds_arrays, read_npz
@@ -141,7 +141,7 @@ class TinyImageNet(PublicDataset):
     archive_url = "http://cs231n.stanford.edu/tiny-imagenet-200.zip"
 
     def files(self, root: Path) -> list[Path]:
-        return folders.list_files(root / "tiny-imagenet-200")
+        return tiny_imagenet.list_files(root / "tiny-imagenet-200")
 
     def fetch(self, root: Path) -> Dataset:
         """Read the unpacked folder. Raises BadInput if it is missing or damaged."""
@@ -149,7 +149,7 @@ class TinyImageNet(PublicDataset):
         if not folder.is_dir():
             raise self.make_missing_error(root, f"the unpacked folder {folder} (train/*/images, "
                                           f"val/val_annotations.txt) of {self.archive_url}")
-        return folders.read_folders(folder)
+        return tiny_imagenet.read_folders(folder)
 
 
 class AgNews(PublicDataset):
@@ -173,7 +173,7 @@ class AgNews(PublicDataset):
         if not (train.exists() and test.exists()):
             raise self.make_missing_error(root, f"{train} and test.csv (columns class from 1, title, description; no "
                                           f"header) of {self.archive_url}")
-        return text.read_csv_files(train, test)
+        return ag_news.read_csv_files(train, test)
 
 
 class MedMnist(PublicDataset):

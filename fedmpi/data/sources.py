@@ -29,7 +29,8 @@ from fedmpi.data.public_datasets import (
 from fedmpi.data.samples import Dataset, as_dataset, check_samples, read_npz
 from fedmpi.data.tables import Csv
 from fedmpi.errors import BadInput
-from fedmpi.own_code.failures import blame_own_code, describe_definition
+from fedmpi.own_code.failures import blame_own_code
+from fedmpi.own_code.places import describe_definition, is_built_in
 from fedmpi.paths import expand_user
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def load_source(name: str, root: Path, file: str | None = None, source: Source |
         source: the data set with its settings; None: with its defaults.
         task: what labels are, see `data.task`; `load` is told it as its third argument, if it accepts one."""
     source, where = make_source(name, file, source), f"data.name = {name}"
-    with blame_own_code(where, always=is_third_party(source)):
+    with blame_own_code(where, always=not is_built_in(type(source))):
         given = (root, file, task) if accepts(source.load, 3) else (root, file) if accepts(source.load, 2) else (root,)
         loaded = source.load(*given)
         pool = as_dataset(loaded, f"{where}: {describe_definition(type(source).load)}load()")
@@ -90,11 +91,6 @@ def make_source(name: str, file: str | None, source: Source | None = None) -> So
     return made
 
 
-def is_third_party(source: Source) -> bool:
-    """Say whether a data set does not come with fedmpi."""
-    return not type(source).__module__.startswith("fedmpi.")
-
-
 def accepts(function: Callable[..., object], arguments: int) -> bool:
     """Say whether the function `load` or `files` of a data set accepts so many of root, file and task."""
     try:
@@ -113,7 +109,7 @@ def list_data_files(name: str, root: Path, file: str | None = None, source: Sour
     """List the files that a data set reads, as far as it names them. Raises BadInput if it cannot."""
     npz = expand_user(file, "data.file") if file else root / f"{name}.npz"
     source = make_source(name, file, source)
-    with blame_own_code(f"data.name = {name}", always=is_third_party(source)):
+    with blame_own_code(f"data.name = {name}", always=not is_built_in(type(source))):
         list_files = getattr(source, "files", None)
         if list_files and accepts(list_files, 2):
             return list(map(Path, list_files(root, file)))

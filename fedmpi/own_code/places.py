@@ -42,6 +42,11 @@ def list_plug_ins() -> set[str]:
             for entry in installed.select(group=group)}
 
 
+def is_built_in(thing: object) -> bool:
+    """Say whether a class or a function is part of fedmpi."""
+    return str(getattr(thing, "__module__", "")).partition(".")[0] == PACKAGE.name
+
+
 def is_own_module(name: str) -> bool:
     """Say whether a module that was imported is the user's own. One without a file is, if it is `__main__`."""
     top = name.partition(".")[0]

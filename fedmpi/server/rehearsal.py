@@ -18,7 +18,6 @@ from fedmpi.clients.hosted import HostedClients
 from fedmpi.clients.returned import (
     blame_function,
     describe_value,
-    is_built_in,
     name_class,
     refuse_no_state,
     refuse_no_weights,
@@ -46,7 +45,7 @@ from fedmpi.method import Method, Participants, State
 from fedmpi.models.build import as_input, make_blank_samples
 from fedmpi.models.flat import Model
 from fedmpi.own_code.failures import describe_failure, is_ctrl_c
-from fedmpi.own_code.places import describe_definition
+from fedmpi.own_code.places import describe_definition, is_built_in
 from fedmpi.server.sampling import draw_participants
 from fedmpi.server.state_check import refuse_wrong_log
 from fedmpi.server_only import hide_server_only, refuse_server_only

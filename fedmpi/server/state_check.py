@@ -14,10 +14,11 @@ import numpy as np
 from torch import Tensor
 
 from fedmpi.clients.measures import CLIENT_MEASURES
-from fedmpi.clients.returned import describe_value, is_built_in, name_class
+from fedmpi.clients.returned import describe_value, name_class
 from fedmpi.comm.exact import BadWeights
 from fedmpi.errors import FedmpiError
 from fedmpi.method import Method, Participants, State
+from fedmpi.own_code.places import is_built_in
 from fedmpi.server.metrics import (
     ENDINGS,
     FACTS_OF_CLUSTERS,

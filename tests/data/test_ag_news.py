@@ -6,7 +6,7 @@ import pytest
 
 from fedmpi.assembly import build_method
 from fedmpi.config.schema import resolve
-from fedmpi.data import text
+from fedmpi.data import ag_news
 from fedmpi.data.partitions import Iid
 from fedmpi.data.sources import BUILT_IN
 from fedmpi.errors import BadInput
@@ -28,15 +28,15 @@ def store(folder, train, test):
     ("why? no! (AP)", "why ? no ! ( ap )"), ("a;b:c", "a b c"), ("one<br />two", "one two"),
     ("  wide\t gaps ", "wide gaps"), ("#36;10 A&B", "#36 10 a&b"), ("", "")])
 def test_basic_english_tokens(written, tokens):
-    assert text.split_into_tokens(written) == tokens.split()
+    assert ag_news.split_into_tokens(written) == tokens.split()
 
 
 def test_the_vocabulary_counts_from_one_by_frequency_and_then_by_the_alphabet():
-    assert text.make_vocabulary([["b", "c", "b"], ["a", "c", "b"]]) == {"b": 1, "c": 2, "a": 3}
+    assert ag_news.make_vocabulary([["b", "c", "b"], ["a", "c", "b"]]) == {"b": 1, "c": 2, "a": 3}
 
 
 def test_texts_are_cut_or_padded_with_zero():
-    x = text.encode_texts([["a", "b", "unheard"], ["b"] * 9, []], {"a": 1, "b": 2}, 4)
+    x = ag_news.encode_texts([["a", "b", "unheard"], ["b"] * 9, []], {"a": 1, "b": 2}, 4)
     assert x.dtype == np.int32 and x.tolist() == [[1, 2, 0, 0], [2, 2, 2, 2], [0, 0, 0, 0]]
 
 
