@@ -12,7 +12,7 @@ from fedmpi.errors import FedmpiError
 NAMES = "out|resume|time-limit|ranks|client|own-code|at-once"
 # Pattern -> what a Python program would write; the first ones are the narrowest.
 ARGUMENTS = {
-    r"--out (\S+) --resume auto\b": r"out='\1', resume='auto'",
+    r"--out (.+?) --resume auto\b": r"out='\1', resume='auto'",
     r"--resume auto\b": "resume='auto'",
     r"--accept-changed-code\b": "accept_changed_code=True",
     r"--own-code\b": "own_code=True",

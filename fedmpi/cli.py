@@ -197,7 +197,7 @@ def sweep(path: JobFile, scale: Scale = None, out: RunsIn = None,
         from fedmpi.sweeps.job import list_job_words, plan_job
         asked: dict[str, object] = {"time": time, "gpus": gpus, "cpus": cpus, "partition": partition,
                                     "account": account, "at_once": at_once, "mpi": mpi, "setup": setup}
-        on.refuse_unused_options(slurm, asked | {"profile": profile, "option": option}, {"local": local, "rate": rate})
+        on.refuse_unused_options(slurm, dry_run, asked | {"profile": profile, "option": option}, local, rate)
         job, runs = plan_job(path, scale, out)
         runs = mark_runs(runs, accept_changed_code)
         if dry_run and not slurm:

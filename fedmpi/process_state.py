@@ -10,6 +10,7 @@ mpi_world.open_world), and on several ranks `sys.excepthook` and a function that
 python_api.end_job_with_program)."""
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -35,6 +36,16 @@ def handle_signals() -> Iterator[StopFlag]:
 
 # Held while something computes: threads of one process share what is changed here, such as random generators.
 COMPUTING = threading.RLock()
+
+
+def renew_lock() -> None:
+    """Make a new lock in a child process: the thread that held the old one was left behind in the parent."""
+    global COMPUTING
+    COMPUTING = threading.RLock()
+
+
+os.register_at_fork(after_in_child=renew_lock)
+
 # the devices for which the caller may have switched autocast on
 AUTOCAST_DEVICES = ("cpu", "cuda")
 

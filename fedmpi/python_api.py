@@ -20,15 +20,18 @@ from numbers import Integral
 from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn
 
+import numpy as np
+
 from fedmpi import errors
 from fedmpi.argument_names import name_arguments
-from fedmpi.comm.launcher import is_inside_launcher
+from fedmpi.comm.launcher import MOST_RANKS, is_inside_launcher
 from fedmpi.comm.mpi_world import open_world
 from fedmpi.comm.transport import Solo, Transport
 from fedmpi.context import RankContext, RoundCallback
 from fedmpi.errors import AlreadyFinished, BadInput, FedmpiError, GivenUp
 from fedmpi.json_values import JsonObject
 from fedmpi.own_code.failures import describe_failure
+from fedmpi.paths import expand_user
 from fedmpi.process_state import handle_signals, isolate_computation, restore_signals
 from fedmpi.result import Result, require_pandas
 from fedmpi.session import RunRequest, conduct, decide_and_tell, explain_failure, serve_as_worker, share_text
@@ -81,10 +84,10 @@ def run(config: str | os.PathLike[str] | Mapping[str, object], /, *, out: str | 
         KeyboardInterrupt: if Ctrl-C stopped the run, as GivenUp; a second Ctrl-C raises it at once, and nothing more
             is saved.
         FedmpiError: if the run failed. In a job of several ranks a failure ends the whole job."""
-    if isinstance(time_limit, int) and not isinstance(time_limit, bool):
+    if isinstance(time_limit, int | np.integer) and not isinstance(time_limit, bool):
         time_limit = str(time_limit)
     if not (time_limit is None or isinstance(time_limit, str)):
-        raise BadInput(f"time_limit={time_limit!r}: give minutes, or a text such as '01:30:00'")
+        raise BadInput(f"time_limit={time_limit!r}: give whole minutes, or a text such as '01:30:00'")
     if not (on_round is None or callable(on_round)):
         raise BadInput(f"on_round={on_round!r}: give a function, which is called with a mapping after every round")
     request = RunRequest(require_config(config), overrides, require_path("out", out),
@@ -143,7 +146,8 @@ def require_path(name: str, value: object, wanted: str = "a path") -> str | None
         return None
     if not isinstance(value, str | os.PathLike):
         raise BadInput(f"{name}={value!r}: give {wanted}")
-    return os.fspath(value)
+    text = os.fspath(value)
+    return os.fspath(expand_user(text, name)) if isinstance(text, str) and text.startswith("~") else text
 
 
 def lead_run(world: Transport, request: RunRequest, context: RankContext, quiet: bool,
@@ -156,6 +160,7 @@ def lead_run(world: Transport, request: RunRequest, context: RankContext, quiet:
         return {"code": error.code, "folder": str(error.folder.resolve())}, None
     except FedmpiError as error:
         return {"code": error.code, "message": str(error)}, error
+    decision.folder.fix_place()
     folder = decision.folder.path.resolve()
     try:
         code = conduct(world, context, decision, ends, quiet, on_round)
@@ -224,7 +229,7 @@ def plan(config: str | os.PathLike[str] | Mapping[str, object], /, *, ranks: int
 
     Raises BadInput."""
     from fedmpi.commands.plan import make_plan
-    refuse_less_than_one(ranks=ranks)
+    refuse_bad_counts(ranks=ranks)
     with isolate_computation():
         return make_plan(require_config(config), overrides, ranks)
 
@@ -254,7 +259,7 @@ def sweep(job: str | os.PathLike[str], /, *, scale: str | None = None, out: str 
     from fedmpi.sweeps.local import Sweep
     pandas = require_pandas()
     path = require_given_path("job", job, "the path of a job file")
-    refuse_less_than_one(at_once=at_once, ranks=ranks)
+    refuse_bad_counts(at_once=at_once, ranks=ranks)
     planned, runs = jobs.plan_job(path, scale, require_path("out", out))
     runs = changed_code.mark_runs(runs, accept_changed_code)
     started = Sweep(runs, at_once, ranks, [planned.measure, *planned.also])
@@ -266,16 +271,17 @@ def sweep(job: str | os.PathLike[str], /, *, scale: str | None = None, out: str 
                       "them, or was asked to stop; call again when it has ended")
     if code != errors.FINISHED:
         raise FedmpiError("\n".join(f"{run.name}: {why}" for run, why in started.failed))
-    return pandas.DataFrame([{"row": run.row, "column": run.column, "seed": run.seed, "folder": str(run.folder),
+    return pandas.DataFrame([{"row": run.row, "column": run.column, "seed": run.seed,
+                              "folder": str(run.folder.absolute()),
                               **select_numbers(run.outcome().result or {})} for run in runs])
 
 
-def refuse_less_than_one(**numbers: object) -> None:
-    """Raise BadInput, which names the argument, unless each of these numbers of runs or ranks is whole and at least 1.
-    """
+def refuse_bad_counts(**numbers: object) -> None:
+    """Raise BadInput, which names the argument, unless each of these numbers of runs or ranks is whole and at least 1,
+    and not so large that it must be a slip."""
     for name, number in numbers.items():
-        if not isinstance(number, Integral) or int(number) < 1:
-            raise BadInput(f"{name} = {number!r}: give a whole number, 1 or more")
+        if not isinstance(number, Integral) or not 1 <= int(number) <= MOST_RANKS:
+            raise BadInput(f"{name} = {number!r}: give a whole number from 1 to {MOST_RANKS:,}")
 
 
 def select_numbers(result: JsonObject) -> JsonObject:

@@ -122,6 +122,8 @@ def suggest_module(name: str) -> str:
 
 def suggest_attribute(module: str, attribute: str) -> str:
     """Return what helps if an imported module has no such class or function: a close name, if there is one."""
+    if "<locals>" in attribute:
+        return "define it at the top level of its module or notebook, where the run can find it"
     close = find_close_name(attribute, [name for name, value in vars(sys.modules[module]).items() if callable(value)])
     return f"did you mean {close}?" if close else "name a class or function of this module"
 

@@ -34,7 +34,8 @@ class Result:
         BadInput: if the folder holds no finished run."""
 
     def __init__(self, folder: str | Path, own_code: bool = False):
-        self.folder, self.own_code = Path(folder), own_code
+        # a whole path, since the program may change its working folder
+        self.folder, self.own_code = Path(folder).absolute(), own_code
         run_status.read_settings(self.folder)
         found = run_status.read_outcome(self.folder)
         if found.result is None:

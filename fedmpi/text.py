@@ -82,7 +82,8 @@ def format_columns(header: list[str], rows: Sequence[Sequence[object]], right: t
     lines = Box("    \n    \n -- \n" + "    \n" * 5, ascii=True)
     table = Table(box=lines, show_edge=False, padding=(0, 1, 0, 0))
     for name in header:
-        table.add_column(name, justify="right" if name in right else "left", no_wrap=name in right)
+        table.add_column(name, justify="right" if name in right else "left", no_wrap=name in right,
+                         overflow="ellipsis" if name in right else "fold")
     for row in rows:
         table.add_row(*map(str, row))
     out = io.StringIO()

@@ -122,7 +122,8 @@ def test_plug_ins_are_found_by_their_names(monkeypatch):
 @pytest.mark.parametrize("name, said", [
     ("nowhere.to:Be", "method 'nowhere.to:Be': cannot import nowhere.to: No module named 'nowhere'; it must be "
      "installed or lie in "), ("json:Nothing", "method 'json:Nothing': module json has no Nothing; name a class or "),
-    ("json:JSONDecodr", "method 'json:JSONDecodr': module json has no JSONDecodr; did you mean JSONDecoder?")])
+    ("json:JSONDecodr", "method 'json:JSONDecodr': module json has no JSONDecodr; did you mean JSONDecoder?"),
+    ("json:f.<locals>.Own", "method 'json:f.<locals>.Own': module json has no f.<locals>.Own; define it at the top ")])
 def test_what_cannot_be_imported_is_named(name, said):
     with pytest.raises(fedmpi.errors.BadInput) as error:
         registry.find_class("methods", name)

@@ -99,8 +99,8 @@ def test_a_measure_is_given_as_a_function(bench, config):
 
 
 @pytest.mark.parametrize("given, said", [
-    ({"time_limit": 1.5}, "time_limit=1.5: give minutes, or a text such as '01:30:00'"),
-    ({"time_limit": True}, "time_limit=True: give minutes"),
+    ({"time_limit": 1.5}, "time_limit=1.5: give whole minutes, or a text such as '01:30:00'"),
+    ({"time_limit": True}, "time_limit=True: give whole minutes"),
     ({"time_limit": 0}, "time_limit=0 is not a time: give minutes"),
     ({"resume": True}, "resume=True: give 'auto', or the path of a checkpoint"), ({"out": 3}, "out=3: give a path"),
     ({"on_round": 3}, "on_round=3: give a function"),

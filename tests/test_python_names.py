@@ -140,13 +140,14 @@ def test_a_launcher_is_known_by_its_variables(monkeypatch):
     (lambda: fedmpi.plan("quickstart", ranks=0), "ranks")])
 def test_no_runs_at_a_time_and_no_ranks_are_refused(call, name):
     """A sweep of no runs at a time would wait for ever."""
-    with pytest.raises(fedmpi.BadInput, match=f"^{name} = 0: give a whole number, 1 or more$"):
+    with pytest.raises(fedmpi.BadInput, match=f"^{name} = 0: give a whole number from 1 to 1,000,000$"):
         call()
 
 
 @pytest.mark.parametrize("call, said", [
-    (lambda: fedmpi.plan("quickstart", ranks=2.5), "ranks = 2.5: give a whole number, 1 or more"),
-    (lambda: fedmpi.sweep("digits", at_once="2"), "at_once = '2': give a whole number, 1 or more"),
+    (lambda: fedmpi.plan("quickstart", ranks=2.5), "ranks = 2.5: give a whole number from 1 to 1,000,000"),
+    (lambda: fedmpi.sweep("digits", at_once="2"), "at_once = '2': give a whole number from 1 to 1,000,000"),
+    (lambda: fedmpi.plan("quickstart", ranks=10 ** 9), "ranks = 1000000000: give a whole number from 1 to 1,000,000"),
     (lambda: fedmpi.sweep(3), "job=3: give the path of a job file"),
     (lambda: fedmpi.sweep("digits", out=3), "out=3: give a path"),
     (lambda: fedmpi.load_result(7), "folder=7: give the folder of a run"),

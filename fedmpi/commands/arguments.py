@@ -5,8 +5,7 @@ from typing import Annotated
 
 import typer
 
-# No cluster has as many cores; a plan has a row for each rank.
-MOST_RANKS = 1_000_000
+from fedmpi.comm.launcher import MOST_RANKS
 
 ConfigFile = Annotated[str, typer.Argument(help="YAML file: a diff of the defaults; or the name of one that came with "
                                                 "fedmpi, e.g. quickstart", metavar="CONFIG")]

@@ -28,7 +28,7 @@ from fedmpi.method import Method, State
 from fedmpi.models import precision
 from fedmpi.models.build import as_input, make_blank_samples
 from fedmpi.models.flat import Model
-from fedmpi.own_code.changes import list_changes, warn_of_changes
+from fedmpi.own_code.changes import describe_unknown_code, list_changes, warn_of_changes
 from fedmpi.server_only import hide_server_only
 from fedmpi.storage import checkpoint
 from fedmpi.storage.atomic import atomic
@@ -162,11 +162,13 @@ def find_model(run: Path, client: int | None) -> TrainedModel:
     refuse_changed_method(path, snapshot.version, snapshot.config)
     config = resolve(snapshot.config)
     with explain_relative_paths(config):
-        changes = list_changes(snapshot.extra.get("own_code", {}), fingerprint_code(config), snapshot.round)
+        own_code = fingerprint_code(config)
+        changes = list_changes(snapshot.extra.get("own_code", {}), own_code, snapshot.round)
         federation = find_federation_of(path, snapshot, config)
+    warnings += describe_unknown_code(own_code, "it is used as it is now, and a change since the run is not noticed")
     warnings += warn_of_changes(changes if "own_code" in snapshot.extra else [], f"{path} was written")
     method = build_method(config, federation)
-    refuse_export(method, client, len(federation.sizes))
+    refuse_export(method, client, len(federation.sizes), config.data.new_clients)
     group, shared = restore_state(path, snapshot, config, method, federation)
     w = method.global_model(shared) if client is None else find_personal_weights(group, shared, client, snapshot.round)
     if w is None:
@@ -203,7 +205,7 @@ def choose_checkpoint(run: Path) -> tuple[Path, list[str]]:
     return path, said
 
 
-def refuse_export(method: Method, client: int | None, n: int) -> None:
+def refuse_export(method: Method, client: int | None, n: int, new: int) -> None:
     """Raise BadInput if a model is not a state dict of the configured network, or there is no such client."""
     if type(method).predict is not Method.predict:
         raise BadInput(f"{method.title} does not judge by one network as the configuration has it (but by "
@@ -211,6 +213,9 @@ def refuse_export(method: Method, client: int | None, n: int) -> None:
     if client is None and method.model.buffers and method.model.policy == "local":
         raise BadInput("the running statistics of this network stay at the clients (model.running_stats = local), so "
                        "the global model has none; export a client's with --client")
+    if client is not None and n <= client < n + new:
+        raise BadInput(f"--client {client}: a new client (data.new_clients), of which no model is kept; the run "
+                       f"trained clients 0 to {n - 1}")
     if client is not None and not 0 <= client < n:
         raise BadInput(f"--client {client}: the run has clients 0 to {n - 1}")
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedmpi.commands.arguments import MOST_RANKS
+from fedmpi.comm.launcher import MOST_RANKS
 from fedmpi.errors import BadInput
 
 LocalOption = Annotated[int | None, typer.Option(min=1, help="runs at a time; default 1")]
@@ -57,18 +57,24 @@ TimeLimitOption = Annotated[str | None, typer.Option(
     help="save and exit with 75 before this time (01:30:00, 90, 1-12:00:00) or the Slurm job is over")]
 
 
-def refuse_unused_options(slurm: bool, only_slurm: Mapping[str, object], never_slurm: Mapping[str, object]) -> None:
+def refuse_unused_options(slurm: bool, dry_run: bool, only_slurm: Mapping[str, object], local: int | None,
+                          rate: float | None) -> None:
     """Raise BadInput if an option was given of which `fedmpi sweep` would make no use.
 
     Args:
         slurm: whether the runs are to be submitted.
+        dry_run: whether only their cost is to be shown; `rate` is of use for nothing else.
         only_slurm: options by their names that count with --slurm alone; None stands for one that was not given.
-        never_slurm: the same for those that count without it."""
+        local, rate: the options that count without it."""
+    never_slurm = {"local": local, "rate": rate}
     unused = [name for name, value in (never_slurm if slurm else only_slurm).items() if value not in (None, [])]
     given = " ".join(f"--{name.replace('_', '-')}" for name in unused)
     if given and slurm:
         raise BadInput(f"{given}: --slurm makes no use of it; leave it out, since Slurm decides how many runs go on at "
                        "a time (at most --at-once)")
+    if rate is not None and not dry_run:
+        raise BadInput(f"--rate {rate:g}: of use with --dry-run alone; add --dry-run to see what the runs "
+                       "would cost, or leave --rate out to start them")
     if given:
         raise BadInput(f"{given}: of use with --slurm alone; add --slurm to submit the runs as a job array, or leave "
                        f"{given} out to run them here (--local 2: two at a time)")

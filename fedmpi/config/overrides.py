@@ -78,8 +78,9 @@ def is_one_value(setting: str, value: object) -> bool:
 
 
 def flatten_values(values: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, Json]]:
-    """Yield each setting of nested mappings with its value, see `is_one_value`."""
-    for key, value in values.items():
+    """Yield each setting of nested mappings with its value, see `is_one_value`. A mapping has no order: in each, a
+    section as a whole comes before settings in it, so that its name does not drop them."""
+    for key, value in sorted(values.items(), key=lambda item: str(item[0]).count(".")):
         if not isinstance(key, str) or not all(key.split(".")):
             raise BadInput(f"{prefix}{shorten_value(key)} is not the name of a setting (for example train.lr)")
         if is_one_value(f"{prefix}{key}", value):

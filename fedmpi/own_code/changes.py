@@ -104,8 +104,8 @@ def list_code_differences(fingerprints: Mapping[str, object]) -> list[str]:
     return lines
 
 
-def describe_unknown_code(found: Fingerprint) -> list[str]:
-    """Return a line if the fingerprint of some code is not known."""
+def describe_unknown_code(found: Fingerprint, said: str = "a change of it will not be noticed if the run is "
+                          "continued") -> list[str]:
+    """Return a line that names code whose fingerprint is not known, and what that means, if there is some."""
     unknown = [name for name, value in found.items() if value is None]
-    return [f"own code without a file, as in a notebook ({', '.join(unknown)}): a change of it will not be noticed if "
-            "the run is continued"] if unknown else []
+    return [f"own code without a file, as in a notebook ({', '.join(unknown)}): {said}"] if unknown else []

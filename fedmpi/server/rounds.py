@@ -2,6 +2,7 @@
 server's algebra on their rows, judge, save."""
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -96,7 +97,7 @@ class Run:
         if self.on_round is None:
             return
         try:
-            self.on_round(dict(self.state.metrics[-1]))
+            self.on_round(copy.deepcopy(self.state.metrics[-1]))
         # The program may end itself in the function.
         except BaseException as error:
             if is_ctrl_c(error):

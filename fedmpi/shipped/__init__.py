@@ -29,7 +29,7 @@ def find_shipped(given: str | Path, kind: str) -> Path:
         kind: `configs` or `jobs`"""
     path = Path(given)
     shipped = SHIPPED_FOLDER / kind / f"{given}.yaml"
-    return shipped if SHIPPED_NAME.fullmatch(str(given)) and not path.exists() and shipped.is_file() else path
+    return shipped if SHIPPED_NAME.fullmatch(str(given)) and not path.is_file() and shipped.is_file() else path
 
 
 def is_job_file(paths: list[str]) -> bool:

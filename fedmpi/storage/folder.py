@@ -81,6 +81,12 @@ class RunFolder:
                            ) from None
         return folder
 
+    def fix_place(self) -> None:
+        """Name all files by whole paths from here on, since a Python program may change its working folder."""
+        self.path, self.checkpoints = self.path.absolute(), self.checkpoints.absolute()
+        self.log_path, self.history.path = self.log_path.absolute(), self.history.path.absolute()
+        self.lock.path = self.lock.path.absolute()
+
     def refuse_other_kinds(self) -> None:
         """Raise BadInput for a folder, a pipe, a device or a link to nothing in the place of a file of the run.
 

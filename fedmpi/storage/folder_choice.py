@@ -78,7 +78,10 @@ def find_resume_checkpoint(folder: RunFolder, resume: str | None) -> tuple[Path 
     if resume != NEWEST_CHECKPOINT:
         path = Path(resume)
         if path.is_dir():
-            raise BadInput(f"--resume {resume} is a folder: give a checkpoint file, or --out {resume} --resume auto")
+            run = path.parent if path.name == "checkpoints" and holds_run(path.parent) else path
+            raise BadInput(f"--resume {resume} is a folder: give a checkpoint file, or --out {run} --resume auto")
+        if not os.path.lexists(path) and resume.lower() in (NEWEST_CHECKPOINT, "latest", "last", "newest", "best"):
+            raise BadInput(f"--resume {resume}: there is no such file; give --resume auto for the newest checkpoint")
         return path, []
     newest, refused = checkpoint.find_newest(folder.checkpoints)
     warnings = [f"refused {why}" if str(bad) in why else f"refused {bad}: {why}" for bad, why in refused]

@@ -44,7 +44,7 @@ class Cost(NamedTuple):
 
 def show_costs(runs: list[PlannedRun], at_once: int, ranks: int, rate: float | None) -> None:
     """Print the command and the cost of every run. Raises BadInput."""
-    if rate is not None and rate <= 0:
+    if rate is not None and not rate > 0:
         raise BadInput(f"--rate {rate}: should be more than 0 steps a second")
     for run in runs:
         print(printable("fedmpi " + shlex.join(run.words())))

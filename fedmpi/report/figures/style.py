@@ -44,9 +44,9 @@ def count_lines(names: Sequence[str]) -> int:
 
 
 def make_figure(height: float = 4.2, width: float = FIGURE_WIDTH_IN) -> Figure:
-    """Return an empty figure of this size in inches."""
-    from matplotlib.figure import Figure
-    return Figure(figsize=(width, height), layout="constrained")
+    """Return an empty figure of this size in inches, which a notebook shows."""
+    from fedmpi.report.figures.shown_figure import ShownFigure
+    return ShownFigure(figsize=(width, height), layout="constrained")
 
 
 def style_line(i: int) -> dict[str, object]:
