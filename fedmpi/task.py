@@ -9,6 +9,9 @@ from dataclasses import dataclass
 
 from fedmpi.text import format_percent
 
+# significant digits of a mean that are not noise
+SCORE_DIGITS = 12
+
 
 @dataclass(frozen=True)
 class Task:
@@ -28,8 +31,9 @@ class Task:
         return f"{self.measure}_mean"
 
     def score(self, value: float) -> float:
-        """Return a number that is larger if the main measure is better."""
-        return value if self.larger_is_better else -value
+        """Return a number that is larger if the main measure is better, without the noise of floating-point arithmetic,
+        so that the first of equal rounds is the best one: the mean of .3, .2 and .1 is not that of .1, .2 and .3."""
+        return float(f"{value if self.larger_is_better else -value:.{SCORE_DIGITS}g}")
 
     def format(self, value: float | None) -> str:
         """Return a value of the main measure as text: accuracies in percent, errors with four digits."""

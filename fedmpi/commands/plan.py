@@ -98,7 +98,7 @@ def make_plan(config_path: str | Mapping[str, object], overrides: Sequence[str] 
             "train_samples": extremes["train"], "rounds": config.rounds,
             "participants": list(find_participant_range(case)), "participation": plan_participation(case),
             "batch": config.train.batch,
-            "steps_per_round": count_expected_batches(case, federation.sizes), "patience": config.stop
+            "steps_per_round": round(count_expected_batches(case, federation.sizes)), "patience": config.stop
             and config.stop.patience, "stages": [asdict(stage) for stage in made], "steps": count_final_steps(made),
             "uncounted_steps": method.uncounted_steps,
             "short_batches": find_short_batches(case),
@@ -160,10 +160,10 @@ def describe_hosting(case: Case, rank: int, hosts: np.ndarray, counted: Counting
             "memory_mib": (held + counted.reduced_bytes * bool(len(hosts))) / MIB}
 
 
-def count_expected_batches(case: Case, sizes: np.ndarray) -> int:
+def count_expected_batches(case: Case, sizes: np.ndarray) -> float:
     """Return the expected batches of local training in a round, in all its epochs, of clients of these sizes."""
     share = np.mean(find_participant_range(case)) / case.federation.clients
-    return round(float(count_batches_of_round(sizes, case.config.train).sum() * share))
+    return float(count_batches_of_round(sizes, case.config.train).sum() * share)
 
 
 def find_short_batches(case: Case) -> JsonObject | None:

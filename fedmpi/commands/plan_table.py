@@ -127,7 +127,7 @@ def describe_interval(rounds: int) -> str:
 def list_ranks(per_rank: list[JsonObject]) -> str:
     """Return a table with a row for each rank."""
     heads = ["rank", "role", "clients", "samples", "steps", "MiB", "hosts"]
-    rows = [[r["rank"], r["role"], r["clients"], f"{r['samples']:,}", f"{r['steps']:,}", f"{r['memory_mib']:.2f}",
+    rows = [[r["rank"], r["role"], r["clients"], f"{r['samples']:,}", f"{r['steps']:,.0f}", f"{r['memory_mib']:.2f}",
              list_clients(r["hosts"])] for r in per_rank]
     return format_columns(heads, rows, right=("rank", "clients", "samples", "steps", "MiB"))
 

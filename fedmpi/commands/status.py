@@ -10,7 +10,7 @@ from fedmpi.errors import BadInput
 from fedmpi.json_values import JsonObject
 from fedmpi.paths import describe_unreadable, is_readable
 from fedmpi.storage import run_status
-from fedmpi.storage.checkpoint import list_checkpoints, parse_round
+from fedmpi.storage.folder import find_saved_round
 from fedmpi.storage.lock import is_run_alive
 from fedmpi.task import choose_heading
 from fedmpi.text import format_columns, format_duration
@@ -152,9 +152,3 @@ def compute_seconds_since_sign(folder: Path) -> float | None:
     paths = [folder / "metrics.jsonl", folder / "log.txt"]
     written = [path.stat().st_mtime for path in paths if path.is_file()]
     return max(0., time.time() - max(written)) if written else None
-
-
-def find_saved_round(folder: Path) -> int | None:
-    """Return the round of a run's newest checkpoint; None if there is none."""
-    rounds = map(parse_round, list_checkpoints(folder / "checkpoints"))
-    return max((round for round in rounds if round >= 0), default=None)

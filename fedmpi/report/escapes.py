@@ -9,8 +9,9 @@ LATEX_COMMANDS = {**{character: f"\\{character}" for character in "#$%&_{}"},
 
 
 def escape_markdown(text: str) -> str:
-    """Return a text for Markdown, a cell of a table or another line, that shows tags as they are written."""
-    return text.replace("|", r"\|").replace("<", "&lt;")
+    """Return a text for Markdown, a cell of a table or another line, in one line that shows tags as they are written.
+    """
+    return text.replace("\n", " ").replace("|", r"\|").replace("<", "&lt;")
 
 
 def escape_latex(text: str) -> str:

@@ -111,8 +111,11 @@ def compare_column(results: Results, column: str) -> Comparison | None:
 
 
 def has_same_samples(run: ReportRun, other: ReportRun) -> bool:
-    """Say whether the clients of two runs of one seed hold the same samples, so that they are pairs: by the hash of
-    their federation, or by their settings of the data where a run of an older version has no hash."""
+    """Say whether two runs of one seed were evaluated on the same samples of each client, so that clients are pairs: by
+    `evaluate.on` and the hash of their federation, or by their settings of the data where a run of an older version has
+    no hash."""
+    if run.judged_part != other.judged_part:
+        return False
     hashes = [(one.outcome.result or {}).get("federation") for one in (run, other)]
     if all(hashes):
         return bool(hashes[0] == hashes[1])
@@ -193,12 +196,12 @@ def round_noise(numbers: np.ndarray, size: float) -> np.ndarray:
 def compute_wilcoxon_p(differences: np.ndarray) -> float | None:
     """Return the two-sided p of Wilcoxon's test that differences are symmetric about 0; None for too few of them.
 
-    Zeros take part in the ranking (Pratt), and equal differences share their mean rank. Up to MAX_EXACT_PAIRS p is
-    exact: the share of all choices of signs whose sum of ranks is as far from its mean."""
+    Zeros take part in the ranking (Pratt), and equal differences share their mean rank. Up to MAX_EXACT_PAIRS others p
+    is exact: the share of all choices of signs whose sum of ranks is as far from its mean."""
     if len(differences) < MIN_PAIRS:
         return None
     from scipy.stats import rankdata, wilcoxon
-    if len(differences) > MAX_EXACT_PAIRS and differences.any():
+    if np.count_nonzero(differences) > MAX_EXACT_PAIRS:
         return float(wilcoxon(differences, zero_method="pratt").pvalue)
     # twice the ranks, which are whole numbers
     ranks = np.rint(2 * rankdata(np.abs(differences))).astype(int)

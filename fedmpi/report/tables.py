@@ -149,6 +149,7 @@ def make_table(results: Results, measure: str, published: JsonObject, may_lack: 
     cells = {}
     done = [run.outcome.result for run in results.runs if run.outcome.result]
     refuse_unknown_measure(measure, done, may_lack or len(done) < len(results.runs))
+    form = choose_form(measure, [result[measure] for result in done if result.get(measure) is not None])
     for row in results.rows:
         for column in results.columns:
             runs = results.of(row, column)
@@ -160,12 +161,19 @@ def make_table(results: Results, measure: str, published: JsonObject, may_lack: 
             known = split_published((published.get(row) or {}).get(column))
             cells[row, column] = Cell(values, missing, known, bool(clusters) and max(clusters) == 1,
                                       steps.compute_mean_steps_of_cell(found),
-                                      ERROR_FORM if is_named(measure, ERRORS) else PERCENT_FORM,
+                                      form,
                                       find_length(found, results.published_rounds.get(row)) if known else None,
                                       any(run.is_longer for run in runs),
                                       len(found) - missing - len(values) if values else 0)
     return fill_table(measure, results.rows, results.columns, cells, {
         row: base for row, base in results.variants.items() if row in published})
+
+
+def choose_form(measure: str, values: list[float]) -> str:
+    """Return how a measure is shown: errors, and others of which all values are small, with four significant digits,
+    and the rest, as shares in percent, with two places."""
+    small = find_factor(measure) == 1 and not is_named(measure, BETTER) and max(map(abs, values), default=1) < 1
+    return ERROR_FORM if small or is_named(measure, ERRORS) else PERCENT_FORM
 
 
 def refuse_unknown_measure(measure: str, found: list[JsonObject], more: bool = False) -> None:

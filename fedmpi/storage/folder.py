@@ -241,6 +241,12 @@ class RunFolder:
         return self.history.truncate(round, expected)
 
 
+def find_saved_round(folder: Path) -> int | None:
+    """Return the round of a run's newest checkpoint; None if there is none."""
+    rounds = map(parse_round, list_checkpoints(folder / "checkpoints"))
+    return max((round for round in rounds if round >= 0), default=None)
+
+
 def holds_run(path: Path) -> bool:
     """Say whether a run has left its configuration, result or checkpoints in a folder."""
     return (path / "result.json").exists() or holds_begun_run(path)

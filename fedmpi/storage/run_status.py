@@ -86,6 +86,11 @@ class Outcome(NamedTuple):
         return self.said
 
 
+def find_seconds_before(lines: list[JsonObject]) -> float:
+    """Return the seconds that a run took before its first round: some methods have a round 0."""
+    return float(lines[0].get("seconds") or 0) if lines and lines[0]["round"] == 0 else 0.
+
+
 def read_outcome(folder: Path, rounds: int = 0) -> Outcome:
     """Return how far the run of a folder came; it is finished when it has a result of `rounds` rounds or more, or one
     that it ended with early. A run whose result is damaged, or whose folder cannot be looked into, counts as failed,

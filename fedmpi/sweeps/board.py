@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from fedmpi.progress import write_stdout
-from fedmpi.storage.run_status import Outcome
+from fedmpi.storage.run_status import Outcome, find_seconds_before
 from fedmpi.sweeps.job import PlannedRun
 from fedmpi.task import choose_heading
 from fedmpi.text import format_duration, printable
@@ -97,4 +97,5 @@ def estimate_time_left(run: PlannedRun, found: Outcome) -> str:
     seconds = found.lines[-1].get("seconds") if found.round else None
     if seconds is None:
         return "?"
-    return format_duration(seconds / found.round * (run.settings.rounds - found.round))
+    pace = (seconds - find_seconds_before(found.lines)) / found.round
+    return format_duration(pace * (run.settings.rounds - found.round))

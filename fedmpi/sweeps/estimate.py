@@ -16,6 +16,8 @@ from fedmpi.engines.dry_run import count_round_work
 from fedmpi.errors import BadInput
 from fedmpi.method import State
 from fedmpi.models.build import make_blank_samples
+from fedmpi.storage.folder import find_saved_round
+from fedmpi.storage.lock import is_run_alive
 from fedmpi.sweeps.job import PlannedRun
 from fedmpi.sweeps.speed_probe import time_rounds
 from fedmpi.text import MIB, count_words, format_columns, format_duration, printable
@@ -63,7 +65,9 @@ def estimate_cost(run: PlannedRun, case: Case, rate: float) -> Cost:
     """Return what the rounds cost that a run still has to do, with the one before the first if it is not done."""
     # A run that ended early has no rounds left.
     found, rounds = run.outcome(), run.settings.rounds
-    done = rounds if found.result else min(found.round, rounds)
+    # A run that is not under way goes on from its newest checkpoint.
+    kept = found.round if is_run_alive(run.folder) else find_saved_round(run.folder) or 0
+    done = rounds if found.result else min(kept, rounds)
     steps, trained, begin = 0., 0., 0
     for part in list_planned_rounds(case):
         # The round before the first one is done again if no other one is.

@@ -223,6 +223,10 @@ def test_phases_add_up_to_the_round(results, alpha):
 def test_one_worker_has_no_idle_share(tmp_path):
     line = {"round": 2, "seconds": 1., "seconds_train": .4, "seconds_judge": .4, "idle_share": 0.}
     run = ReportRun("a", "x", 0, made.run(tmp_path / "a", lines=[line]))
+    # The round before the first one is none of them.
+    before = {"round": 0, "seconds": 6., "seconds_train": 5., "seconds_judge": 1., "idle_share": 0.}
+    warmed = ReportRun("a", "x", 0, made.run(tmp_path / "w", lines=[before, line | {"seconds": 8.}]))
+    assert work.average_phases(warmed) == pytest.approx((.4, .2, .4, 0))
     # A negative rest counts as 0.
     assert work.average_phases(run) == pytest.approx((.4, .2, 0, 0))
     assert len(work.draw_phases(Results("t", "c", ["a"], ["x"], [0], [run]), "x").axes) == 1

@@ -39,9 +39,7 @@ def test_wilcoxons_p_of_six_pairs():
     """All six have one sign, so p is 2 / 2^6."""
     assert compute_wilcoxon_p(np.arange(1., 7)) == pytest.approx(2 / 64)
     assert compute_wilcoxon_p(np.arange(1., 6)) is None and compute_wilcoxon_p(np.zeros(6)) == 1
-    assert compute_wilcoxon_p(np.array([1., 2, 3, 4, 5, -6])) == pytest.approx(compute_wilcoxon_p(-np.array([1., 2, 3,
-                                                                                                             4, 5,
-                                                                                                             -6])))
+    assert compute_wilcoxon_p(np.arange(-6., 2)) == pytest.approx(compute_wilcoxon_p(-np.arange(-6., 2)))
 
 
 def test_wilcoxons_p_is_exact_where_clients_tie():
@@ -49,6 +47,8 @@ def test_wilcoxons_p_is_exact_where_clients_tie():
     assert compute_wilcoxon_p(np.array([.1, .2, .3, .4] + [0.] * 16)) == pytest.approx(1 / 8)
     assert compute_wilcoxon_p(np.array([.1] * 5 + [0.] * 15)) == pytest.approx(1 / 16)
     assert compute_wilcoxon_p(np.array([.1] + [0.] * 19)) == 1
+    # however many are equal
+    assert compute_wilcoxon_p(np.array([.1] * 5 + [0.] * 295)) == pytest.approx(1 / 16)
 
 
 @pytest.mark.parametrize("pairs", [200, 201])
@@ -64,15 +64,18 @@ def test_wilcoxons_p_of_many_pairs(pairs):
 
 def test_clients_with_other_samples_are_no_pairs(results, tmp_path):
     """Rows of a job may change the data: their clients have the same numbers and other samples."""
-    def make(row, name, data, federation=None):
-        run = made.run(tmp_path / name, {"data": {"root": name} | data}, history={"round": [2], "accuracy": [OF[row]]},
-                       result={"ranks": 1} | ({"federation": federation} if federation else {}))
+    def make(row, name, data, federation=None, more=()):
+        settings = {"data": {"root": name} | data} | dict(more)
+        result = {"ranks": 1} | ({"federation": federation} if federation else {})
+        run = made.run(tmp_path / name, settings, history={"round": [2], "accuracy": [OF[row]]}, result=result)
         return ReportRun(row, "x", 0, run)
     dirichlet = [{"clients": 6, "partition": {"name": "dirichlet", "beta": beta}} for beta in (.1, 10)]
     results.seeds = [0]
     results.runs = [make("A", "a", dirichlet[0]), make("B", "b", dirichlet[0]), make("C", "c", dirichlet[1])]
     b, c = compare_column(results, "x").tests
     assert b.worse == 6 and np.isnan(c.difference) and c.p_clients is None
+    results.runs[1] = make("B", "v", dirichlet[0] | {"root": "b"}, None, {"evaluate": {"on": "validation"}})
+    assert np.isnan(compare_column(results, "x").tests[0].difference)
     # The hash of the samples decides where both runs have one; a setting that only one version has does not count.
     results.runs = [make("A", "d", dirichlet[0], "1"), make("B", "e", dirichlet[0], "2"),
                     make("C", "f", dirichlet[0] | {"task": "classification"})]

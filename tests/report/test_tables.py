@@ -133,7 +133,8 @@ def test_a_column_without_published_numbers_has_one_place_in_latex(found):
 
 
 @pytest.mark.parametrize("made, published, shown", [
-    (500, 500, "100 % of 500"), (600, 500, "120 % of 500"), (19, 2000, "1 % of 2,000"), (18, 2000, "0.9 % of 2,000")])
+    (500, 500, "100 % of 500"), (600, 500, "120 % of 500"), (19, 2000, "1 % of 2,000"), (18, 2000, "0.9 % of 2,000"),
+    (2, 5000, "0.04 % of 5,000")])
 def test_a_length_is_a_share_of_the_published_one(made, published, shown):
     assert length.show_length(length.Length(made, published)) == shown
 

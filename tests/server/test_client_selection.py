@@ -180,6 +180,11 @@ def test_the_time_of_a_round_by_hand():
     assert waited.in_time.all() and waited.seconds == pytest.approx(1 + 2 / 3 + 4)
     leaving = made.time_round(who, 100, np.array([2., 9, 9, 9]))
     assert leaving.in_time.tolist() == [False, True, False, False] and leaving.ends[0] == 2.
+    # .1 + .1 + .1 is more than .3, and in time.
+    made, who = clock([RoundWork(10 * s, 0, (s,), 0) for s in (1, 2, 3, 4)],
+                      stragglers={"step_seconds": .1, "deadline": .3})
+    assert made.time_round(who, 0).in_time.tolist() == [True, True, True, False]
+    made, who = clock(WORKS, stragglers={"step_seconds": 1.}, edge={"bandwidth": 800.})
     works = [RoundWork(0, 10 * n, (), n) for n in (1, 2, 3, 4)]
     assert made.time_candidates(who, works, 50).max() == pytest.approx(.5 + 4 / 3)
 

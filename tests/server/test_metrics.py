@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, adjusted_rand_score, f1_score
 
 from fedmpi.clients.measures import measure_logits
-from fedmpi.server.early_stopping import name_validation_key
+from fedmpi.server.early_stopping import find_best_validation_line, name_validation_key
 from fedmpi.server.metrics import (
     Groups,
     compute_embedding,
     compute_gini,
     compute_worst_decile,
+    find_best_line,
     make_history_columns,
     make_metrics_line,
     split_measures,
@@ -161,6 +162,15 @@ def test_pictures_are_principal_components():
 
 def test_without_planted_groups_there_is_no_rand_index():
     assert "ari" not in Groups(2, None).update(np.array([0]), np.array([0]), 1)
+
+
+def test_the_first_of_rounds_that_are_equal_on_paper_is_the_best():
+    """Three clients have 3, 2 and 1 of 10 samples right, then 1, 2 and 3: the means differ in their last bits."""
+    means = [sum(right) / 3 for right in ([.3, .2, .1], [.1, .2, .3])]
+    assert means[0] != means[1]
+    for order in (means, means[::-1]):
+        lines = [{"round": i, "accuracy_mean": mean, "accuracy_mean_validation": mean} for i, mean in enumerate(order)]
+        assert find_best_line(lines)["round"] == find_best_validation_line(lines)["round"] == 0
 
 
 def test_a_checkpoint_is_the_best_by_test_samples_if_nobody_has_others():

@@ -32,6 +32,9 @@ def test_a_row_says_how_far_a_run_is_and_what_is_left():
                                                                "5 min"]
     assert make_board_row(run, "failed", run.outcome()) == ["a / b / seed 0", "failed", "4/10", "25.00 %", ""]
     assert estimate_time_left(run, run.outcome()) == "5 min" and estimate_time_left(run, Run("new").outcome()) == "?"
+    # Some methods train before round 1, here for 80 s.
+    warmed = Run("w", lines=[line(0, 80.), line(4, 280.)])
+    assert estimate_time_left(warmed, warmed.outcome()) == "5 min"
     assert make_board_row(Run("n"), "waiting", Run("n").outcome()) == ["n", "waiting", "0/10", "-", ""]
 
 

@@ -66,6 +66,12 @@ def test_batches_of_two_sizes_are_of_the_same_samples(own, other, expected):
             equal.find_equal_setting(run("local", **own), run("fedavg", **other))
 
 
+def test_steps_are_no_epochs():
+    """Two epochs of a client of 40 batches are 80 steps, and of another one another number."""
+    with pytest.raises(BadInput, match="the row that it names trains in epochs, .* give both train.steps, or both epo"):
+        equal.find_equal_setting(run("local", steps=5), run("fedavg", epochs=2))
+
+
 def test_epochs_that_are_not_whole_and_what_cannot_be_counted_are_refused():
     with pytest.raises(BadInput, match=r"a client of 400 samples would need 1.075 epochs and one of 10000 1.003, "
                                        r"not the same whole number; give the column train.steps$") as error:

@@ -94,9 +94,11 @@ def test_a_round_by_hand(six, settings, trained, judged, times, clients):
     run.folder.mkdir(parents=True)
     lines = "".join(json.dumps({"round": t, "accuracy_mean": .1}) + "\n" for t in (1, 3))
     (run.folder / "metrics.jsonl").write_text(lines)
+    keep_checkpoint(run.folder, 3)
     # One round is left, and the last one is evaluated.
     assert estimate.estimate_cost(run, case, 100.).steps == pytest.approx(trained + judged)
     (run.folder / "metrics.jsonl").write_text(json.dumps({"round": 9, "accuracy_mean": .1}) + "\n")
+    keep_checkpoint(run.folder, 9)
     assert estimate.estimate_cost(run, case, 100.)[:4] == (0, 0, 0, 0)
 
 
@@ -146,6 +148,13 @@ def write_rounds(run, rounds: int):
     """Write the books of a run that has done so many rounds."""
     run.folder.mkdir(parents=True)
     (run.folder / "metrics.jsonl").write_text(json.dumps({"round": rounds, "accuracy_mean": .1}) + "\n")
+    keep_checkpoint(run.folder, rounds)
+
+
+def keep_checkpoint(folder, round: int):
+    """Leave a file in the place of a checkpoint, of which only the name counts here."""
+    (folder / "checkpoints").mkdir(exist_ok=True)
+    (folder / "checkpoints" / f"round-{round:06d}.h5").touch()
 
 
 def test_the_rate_is_that_of_the_second_of_two_rounds(six, monkeypatch):
@@ -241,6 +250,9 @@ def test_only_what_is_left_is_counted(runs):
     _, before = costs(runs)
     runs[0].folder.mkdir(parents=True)
     (runs[0].folder / "metrics.jsonl").write_text(json.dumps({"round": 1, "accuracy_mean": .1}) + "\n")
+    # Without a checkpoint the round is done again.
+    assert costs(runs)[1]["FedAvg"] == before["FedAvg"]
+    keep_checkpoint(runs[0].folder, 1)
     _, after = costs(runs)
     assert after["FedAvg"].rounds == 1 and after["FedAvg"].steps == pytest.approx(before["FedAvg"].steps / 2)
     assert after["Local"] == before["Local"]

@@ -8,6 +8,7 @@ import numpy as np
 from fedmpi.report.figures import style
 from fedmpi.report.figures.registry import figure_of_column
 from fedmpi.report.results import ReportRun, Results
+from fedmpi.storage.run_status import find_seconds_before
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -54,4 +55,5 @@ def average_phases(run: ReportRun) -> tuple[float, ...] | None:
     train, judge, idle = (float(np.mean([line[key] for line in lines])) for key in keys[:3])
     # Version 0.1 wrote no line for a round that was not evaluated.
     judge *= len(lines) / lines[-1]["round"]
-    return train, judge, max(0., lines[-1]["seconds"] / lines[-1]["round"] - train - judge), idle
+    seconds = lines[-1]["seconds"] - find_seconds_before(run.outcome.lines)
+    return train, judge, max(0., seconds / lines[-1]["round"] - train - judge), idle

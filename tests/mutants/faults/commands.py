@@ -24,7 +24,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.commands.planned_time:describe_condition", 'and p.get("work_share", 1) >= 1', ""),
     ("fedmpi.commands.planned_steps:describe_planned_steps", "{final}{condition}", "{final}"),
     ("fedmpi.commands.plan_table:format_plan", "describe_rounds(p) + condition", "describe_rounds(p)"),
-    ("fedmpi.commands.plan_table:list_ranks", "f\"{r['steps']:,}\"", "f\"{r['samples']:,}\""),
+    ("fedmpi.commands.plan_table:list_ranks", "f\"{r['steps']:,.0f}\"", "f\"{r['samples']:,}\""),
     ("fedmpi.commands.plan_table:summarise_ranks", "np.median(values)", "np.max(values)"),
     ("fedmpi.commands.plan_table:describe_bytes", "{p['mib_down']:.3f} down", "{p['mib_up']:.3f} down"),
     ("fedmpi.commands.plan_table:format_plan", 'p["ranks"] <= RANKS_SHOWN', 'p["ranks"] < RANKS_SHOWN'),
@@ -90,5 +90,4 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.commands.status:collect_status", "rounds - outcome.round", "rounds"),
     ("fedmpi.commands.status:find_state", "max(SILENT_S, SILENT_ROUNDS * (rate or 0.))", "SILENT_S"),
     ("fedmpi.commands.status:find_state", '"stopped" if state == "unfinished" else state', "state"),
-    ("fedmpi.commands.status:find_saved_round", "return max(", "return min("),
 ]

@@ -31,6 +31,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.config.overrides:is_one_value", "    if value:", "    if value or setting in OPTIONAL_SECTIONS:"),
     ("fedmpi.config.overrides:is_one_value", "bool(section) and", "False and"),
     ("fedmpi.config.overrides:is_one_value", "and last not in NAMED_SECTIONS", ""),
+    ("fedmpi.config.overrides:flatten_values", 'str(item[0]).count(".")', "0"),
     ("fedmpi.config.overrides:apply_overrides", 'old.get("name") not in (None, new)', 'old.get("name") != new'),
     ("fedmpi.config.schema:resolve", "and getattr(Config, name, ...) is None", ""),
     ("fedmpi.config.schema:Config.judged_on", 'self.evaluate.on == "test" and', ""),

@@ -6,6 +6,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.storage.older_versions:add_missing_settings", "found[name].setdefault(setting, value)",
      "found[name][setting] = value"),
     ("fedmpi.storage.older_versions:", '"data.new_clients": 0, ', ""),
+    ("fedmpi.storage.folder:find_saved_round", "return max(", "return min("),
     # files become durable in order
     ("fedmpi.storage.run_end:read_end", "(locked_at and said_at >= locked_at)", "True"),
     ("fedmpi.storage.run_end:read_end", "(locked_at and said_at >= locked_at)", "said_at >= locked_at"),
