@@ -25,7 +25,7 @@ def refuse_newcomers(config: Config, method: Method) -> None:
 
 
 def list_newcomers(homes: np.ndarray, new_clients: int, rank: int) -> list[int]:
-    """Return the new clients that a rank judges, ascending: the ranks that host clients at first take them in turn.
+    """Return the new clients that a rank evaluates, ascending: the ranks that host clients at first take them in turn.
 
     Args:
         homes: the rank that hosts each client at first, (N,)

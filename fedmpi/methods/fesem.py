@@ -12,7 +12,8 @@ of the participants of the round before, which is all that the server knows; in 
 Newcomers. The paper says nothing of them. Ours train for a round from the mean of the centres, as a client in its first
 round, and take the nearest centre by L2.
 Departures. A client that has not taken part yet belongs to no cluster: it starts from the mean of the centres, and is
-judged by it. The ledger counts k models down, as FedMHC's table II does, though a client needs only its own centre.
+evaluated with it. The ledger counts k models down, as FedMHC's table II does, though a client needs only its own
+centre.
 Defaults. None was tuned here."""
 from __future__ import annotations
 
