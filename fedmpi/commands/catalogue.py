@@ -104,7 +104,7 @@ def explain(kind: str, name: str) -> str:
     parts = [title, wrap_paragraphs(read_documentation(kind, registry.find_class(kind, name)))]
     if kind == "methods":
         parts.append(format_pairs([("paper", found["paper"]), ("evaluated model", found["judged_by"]),
-                            ("newcomers", found["newcomers"]),
+                            ("new clients", found["newcomers"]),
                             ("a round",
                              f"a participant receives {found['down']} and sends {found['up']}, {TRAFFIC_UNITS}")]))
     if found["settings"]:
