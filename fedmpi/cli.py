@@ -292,8 +292,8 @@ def doctor(folder: Annotated[str, typer.Option(help="where runs would be written
 def verify(run: Annotated[Path | None, typer.Argument(metavar="RUN", help="a finished run, to be repeated")] = None,
            folder: Annotated[str, typer.Option(help="folder for small runs, which are removed afterwards")] = ".",
            add: Annotated[bool, typer.Option(
-               "--add", help="append the hashes to a checkout's table, or print them to be sent")] = False) -> None:
-    """Repeat small runs, or RUN, and check that their hashes are known, or at least that losses agree within rounding.
+               "--add", help="append the digests to a checkout's table, or print them to be sent")] = False) -> None:
+    """Repeat small runs, or RUN, and check that their digests are known, or at least that losses agree within rounding.
 
     Under mpiexec all ranks take part. Exit codes: 0 known, within rounding or not published, 1 wrong, 2 bad input."""
     from fedmpi.commands import rerun, verify

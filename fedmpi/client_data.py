@@ -43,7 +43,7 @@ class ClientData(Protocol):
     @property
     def message(self) -> State:
         """What `Method.messages` addressed to this client in this round (FedAMP, FedFomo). It is for `client`: None
-        where a client is judged, or does not take part."""
+        where a client is evaluated, or does not take part."""
 
     @property
     def lr(self) -> float:
@@ -165,7 +165,7 @@ class ClientData(Protocol):
                 before."""
 
     def once(self, function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
-        """Return function(*tensors, data) for these data: a tensor that is computed once to judge the client and to
+        """Return function(*tensors, data) for these data: a tensor that is computed once to evaluate the client and to
         train it in the next round (FedALA's mix).
 
         `personal` and `client` call it with the same function, a method of the Method object. It may depend on nothing

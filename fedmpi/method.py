@@ -133,7 +133,7 @@ class Method:
     name_as_title: ClassVar[str] = ""
     # Authors, venue and year
     paper: ClassVar[str] = ""
-    # The weights by which a client is judged
+    # The weights that a client is evaluated with
     judged_by: ClassVar[str] = ""
     # True if the method works with client-local BatchNorm statistics (model.running_stats = local): False if it mixes
     # or keeps several models, because a client keeps the statistics of its latest training alone
@@ -251,12 +251,12 @@ class Method:
         return shared
 
     def personal(self, shared: State, mine: State, data: ClientData) -> Weights:
-        """Return the weights by which a client is judged, before its next local training."""
+        """Return the weights that a client is evaluated with, before its next local training."""
         raise NotImplementedError
 
     def serve_newcomer(self, shared: State, mine: State, data: ClientData) -> Weights:
-        """Return the weights by which a client is judged that never took part, and will not: what it may download, and
-        what it does with that on its training data. Nothing is sent or kept. The weights have the form of those of
+        """Return the weights with which a client is evaluated that never took part, and will not: what it may download,
+        and what it does with that on its training data. Nothing is sent or kept. The weights have the form of those of
         `personal`.
 
         By default these are the weights of `personal` for the first Mine. A class says by `serves_newcomers` how it
@@ -268,7 +268,7 @@ class Method:
         return self.personal(shared, mine, data)
 
     def unadapted(self, shared: State, mine: State) -> Weights | None:
-        """Return the weights from which `personal` trains for this client, to be judged as well; None if it does not
+        """Return the weights from which `personal` trains for this client, to be evaluated as well; None if it does not
         train."""
         return None
 

@@ -76,8 +76,8 @@ def prepare_run(parts: Parts, decision: Decision, progress: Progress, stop: Call
     run.pace.measured = not depends_on_neighbours(run) and parts.config.server.reduce == "exact"
     folder.rewrite_metrics(state.metrics)
     known = decision.snapshot.extra.get("history", "") if decision.snapshot else ""
-    # A round that was judged after its checkpoint, as the last one, is judged again. A run without a checkpoint repeats
-    # the round before the first one, too, whose row is that of round 0.
+    # A round that was evaluated after its checkpoint, as the last one, is evaluated again. A run without a checkpoint
+    # repeats the round before the first one, too, whose row is that of round 0.
     kept = max((line["round"] for line in list_evaluated(state.metrics)), default=-1)
     for warning in filter(None, [*decision.warnings, folder.set_later_checkpoints_aside(state.round),
                                  folder.truncate_history(kept, known)]):

@@ -98,7 +98,7 @@ def describe_place(world: Transport, device: torch.device, hosts: bool) -> JsonO
     """Return where this rank works: host, device, cores, threads, GPU.
 
     Args:
-        device: where this rank trains or judges clients.
+        device: where this rank trains or evaluates clients.
         hosts: this rank hosts clients."""
     import torch
     here = {"host": world.host, "device": str(device), "cores": list_cores(), "threads": torch.get_num_threads(),

@@ -115,7 +115,7 @@ def test_lists_and_entries_as_json(called, kind):
 
 
 @pytest.mark.parametrize("words, wanted, array, more, rest", [
-    ([], {}, [], [], (None, True, False)),
+    ([], {}, [], [], (None, True, False)), (["--ranks", "5"], {"ranks": 5}, [], [], (None, True, False)),
     (["--nodes", "2", "--ntasks", "5", "--gpus", "4", "--cpus", "3", "--time", "02:00:00", "--name", "n", "--out", "o",
       "--command", "c", "--mpi", "", "--setup", "s", "--restarts", "0", "--signal", "", "--partition", "p",
       "--account", "me", "--option=--mem=8G", "--option=-x", "--array", "seed=1,2", "--array", "f", "--at-once", "2",

@@ -122,7 +122,7 @@ def test_a_folder_of_before_differs_in_no_setting_that_is_new(bench, alone, tmp_
 def test_a_method_that_cannot_serve_them_is_refused_by_name(bench, capsys):
     assert bench.lead("refused", *ASKED, "method=fedamp") == 2
     said = capsys.readouterr().err
-    assert said.startswith("fedmpi: data.new_clients = 3: FedAMP cannot serve newcomers; ") and said.count("\n") == 1
+    assert said.startswith("fedmpi: data.new_clients = 3: FedAMP cannot serve new clients; ") and said.count("\n") == 1
     assert not bench.out("refused").exists()
 
 

@@ -67,7 +67,7 @@ def test_bash_reads_settings_as_they_were_given(tmp_path):
 
 
 def test_what_is_asked_for_is_in_the_script():
-    text = written("--nodes", "2", "--ntasks", "7", "--time", "1-12:00:00", "--partition", "long", "--option=--mem=8G",
+    text = written("--nodes", "2", "--ranks", "7", "--time", "1-12:00:00", "--partition", "long", "--option=--mem=8G",
                    "--out", "my runs", "--setup", "module load mpich", "--restarts", "3", "threads=2", "rounds=9")
     for line in ("--nodes=2", "--ntasks-per-node=4", "--cpus-per-task=2", "--time=1-12:00:00",
                  "--partition=long", "--mem=8G", "--requeue", "--open-mode=append"):
@@ -88,12 +88,13 @@ def test_an_array_is_a_grid_or_the_lines_of_a_file(tmp_path):
     (["method.lamda=1"], "method.lamda is not a setting of FedMHC"),
     (["--array", "seed=1,x"], "run 1 of the array: "), (["--array", "a=[1,2]"], "on a line of a file"),
     (["--array", "seed=0,1", "--array", "seed=2,3"], "--array seed=2,3: seed is given twice, and the later value"),
-    (["--gpus", "2", "--ntasks", "7"], "--ntasks 7 with --gpus 2: a run has a rank for each GPU, and one for the serv"),
+    (["--gpus", "2", "--ntasks", "7"], "--ranks 7 with --gpus 2: a run has a rank for each GPU, and one for the serv"),
     (["--chain", "3", "--restarts", "9"], "--restarts 9 with --chain 3: the jobs of a chain follow each other"),
     (["--profile", "tacc-like", "--restarts", "9"], "or give --chain 0 for one job that starts again"),
     (["--array", "nowhere.txt"], "neither key=value,value nor a file"),
     (["--time", "soon"], "--time soon is not a time"),
-    (["--nodes", "3", "--ntasks", "2"], "a node would be empty"), (["--cpus", "0"], "Invalid value for '--cpus'"),
+    (["--nodes", "3", "--ranks", "2"], "--ranks 2 on 3 nodes: a node would be empty"),
+    (["--cpus", "0"], "Invalid value for '--cpus'"),
     (["--setup", "module load 'mpich"], """--setup "module load 'mpich": bash cannot read it (unexpected EOF"""),
     (["--setup", "if true"], "close every quote, bracket and if"), (["--setup", "cat <<E"], "here-document"),
     (["--setup", "export A=1 \\"], "bash cannot read it"), (["--setup", "# nothing"], "bash cannot read it"),
@@ -214,8 +215,8 @@ def test_a_folder_that_cannot_be_written_is_refused(sbatch, tmp_path):
 
 
 @pytest.mark.parametrize("asked, message", [
-    ({"nodes": 0}, "--nodes 0: should be 1 or more"), ({"ranks": 0, "gpus": 1}, "--ntasks 0: should be 1 or more"),
-    ({"nodes": 2, "ranks": 1}, "--ntasks 1 on 2 nodes: a node would be empty"),
+    ({"nodes": 0}, "--nodes 0: should be 1 or more"), ({"ranks": 0, "gpus": 1}, "--ranks 0: should be 1 or more"),
+    ({"nodes": 2, "ranks": 1}, "--ranks 1 on 2 nodes: a node would be empty"),
     ({"name": "a b"}, "--name 'a b': a job's name has letters"), ({"name": "../../x"}, "a job's name has"),
     ({"name": "x&id&y"}, "a job's name has"), ({"name": ".x"}, "not begin with a dot"), ({"name": ""}, "a job's name"),
     ({"name": "x" * 101}, "at most 100"), ({"name": "é"}, "letters of ASCII"),
@@ -227,13 +228,13 @@ def test_a_folder_that_cannot_be_written_is_refused(sbatch, tmp_path):
     ({"gpu_request": "all"}, "--gpu-request all: there are gpus-per-node, gres, gpus-per-task, none"),
     ({"options": ("mem=8G",)}, "'mem=8G' is not an option of sbatch"),
     ({"options": ("-x y",)}, "is not an option of sbatch"),
-    ({"options": ("--ntasks=3",)}, "--option=--ntasks=3 contradicts the plan in the script; give .* --ntasks"),
+    ({"options": ("--ntasks=3",)}, "--option=--ntasks=3 contradicts the plan in the script; give .* --ranks"),
     *(({"options": (option,)}, f"--option={option} contradicts the plan in the script; give `fedmpi submit` {own}")
-      for option, own in (("-N=3", "--nodes"), ("-N3", "--nodes"), ("-n7", "--ntasks"), ("-HN3", "--nodes"),
+      for option, own in (("-N=3", "--nodes"), ("-N3", "--nodes"), ("-n7", "--ranks"), ("-HN3", "--nodes"),
                           ("--nod=3", "--nodes"), ("--no-requeue", "--restarts 0"), ("--no-req", "--restarts 0"))),
     ({"restarts": -1}, "--restarts -1: should be 0 or more"), ({"at_once": -1}, "--at-once -1: should be 0 or more"),
     ({"options": ("-a=1-9%2",)}, "give `fedmpi submit` --array, and --at-once; `fedmpi sweep` has --at-once"),
-    ({"options": ("--ntasks=3",)}, "give `fedmpi submit` --ntasks; `fedmpi sweep` has --ranks"),
+    ({"options": ("--ntasks=3",)}, "give `fedmpi submit` --ranks; `fedmpi sweep` has --ranks"),
     ({"options": ("-J=x",)}, "`fedmpi sweep` names the job after"), ({"options": ("-N=2",)}, "gives each run one node"),
     ({"chain": -1}, "--chain -1"), ({"gpus": 10**7}, "--gpus 10000000: should be 0 or more, and at most 1,000,000"),
     ({"array": ((),) * 10001}, "10,001 runs; an array has at most 10,000: divide")], ids=str)

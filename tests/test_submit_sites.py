@@ -78,9 +78,16 @@ def test_the_command_line_counts_more_than_a_profile(config, tmp_path):
     assert submit.build_job(config, [], [], [], "site.yaml", nodes=2, mpi="x").mpi == "x"
 
 
+@pytest.mark.parametrize("name", ["ranks", "ntasks"])
+def test_a_profile_gives_the_ranks_by_either_name(name, config, tmp_path):
+    (tmp_path / "site.yaml").write_text(f"nodes: 3\n{name}: 7\n")
+    assert submit.build_job(config, [], [], [], "./site.yaml").ranks == 7
+
+
 @pytest.mark.parametrize("text, message", [
     ("nodess: 3", "nodess is not an option of a profile; .* (did you mean nodes?)"),
-    ("nodes: two", "should be a whole"),
+    ("nodes: two", "should be a whole"), ("ranks: two", "ranks should be a whole number"),
+    ("ranks: 4\nntasks: 4", "ranks and ntasks are two names of one option; leave ntasks out"),
     ("time: 12:00:00", "time should be a text; put it into quotes"), ("- a", "is not a profile: write option: value"),
     ("nodes: true", "nodes should be a whole number"), ("option: --qos=x", "option should be a list of texts"),
     ("option: [3]", "a list of texts"), ("command: a 'b", "No closing quotation"), ("a: [", "cannot be read"),

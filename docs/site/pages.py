@@ -31,7 +31,7 @@ REFERENCE = {
 # Modules of the sections of a configuration.
 SECTIONS = ("config/schema", "config/train", "config/evaluation", "faults", "edge", "participation")
 # Words with which a paragraph of a method's docstring begins.
-PARTS = re.compile(r"^(Objective:|Client|Server|Newcomers\.|Departures\.|Defaults\.)(?=\W)", re.M)
+PARTS = re.compile(r"^(Objective:|Client|Server|New clients\.|Departures\.|Defaults\.)(?=\W)", re.M)
 # Types of settings that have a name of their own, and ranges, as a reader knows them.
 KINDS = {"PassCount": "int"}
 RANGES = {"Ge": "≥", "Gt": ">", "Le": "≤", "Lt": "<"}

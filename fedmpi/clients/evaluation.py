@@ -105,7 +105,7 @@ class Evaluator:
 
     def measure_after_training(self, client: int, mine: State, up: State) -> None:
         """Measure the weights that a client has right after its local training, if these differ from those that it is
-        judged by; known after `finish`."""
+        evaluated with; known after `finish`."""
         weights = self.hosted.hooks.trained(self.hosted.shared, mine, up)
         if weights is not None:
             self.measure(self.after_training, client, client, weights)
@@ -163,7 +163,7 @@ class Evaluator:
 
     def measure_training_losses(self, when: int, clients: Sequence[int]) -> np.ndarray:
         """Return the mean loss of hosted clients on their training samples, (n,), by which round `when` chooses: of
-        the weights that they are judged by, before these are adapted."""
+        the weights that they are evaluated with, before these are adapted."""
         hosted, hooks = self.hosted, self.hosted.hooks
         with hosted.timed("judge"):
             first = {client: hooks.unadapted(hosted.shared, hosted.store.read(client)) for client in clients}

@@ -55,13 +55,13 @@ class Hooks:
         return found
 
     def personal(self, shared: State, mine: State, data: ClientData) -> Weights:
-        """Return the weights by which a client is judged, before its next local training."""
+        """Return the weights that a client is evaluated with, before its next local training."""
         found = self.method.personal(shared, mine, data)
         self._check_weights("personal", found)
         return found
 
     def serve_newcomer(self, shared: State, mine: State, data: ClientData) -> Weights:
-        """Return the weights by which a client is judged that never took part."""
+        """Return the weights with which a client is evaluated that never took part."""
         found = self.method.serve_newcomer(shared, mine, data)
         self._check_weights("serve_newcomer", found)
         return found

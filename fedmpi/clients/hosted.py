@@ -49,7 +49,7 @@ class HostedClients:
         engine: engines.loop.Loop or engines.vmap.Vmap
         federation: the samples of all clients
         clients: numbers of the hosted clients
-        newcomers: numbers of the new clients that are judged here, which are never trained
+        newcomers: numbers of the new clients that are evaluated here, which are never trained
         config: the run's configuration
         device: where clients are trained and their states lie
         room: bytes for states, samples and chunks of clients; default: as the configuration says
@@ -94,7 +94,7 @@ class HostedClients:
         return x, self.samples.federation.classes - 1 - y if flips else y
 
     def plan_training(self, when: int, to_judge: bool = False) -> LocalTraining:
-        """Return the settings of local training in round `when`, or of what only serves to judge clients before it."""
+        """Return the settings of local training in round `when`, or of what only serves evaluation before it."""
         return batch_plan.get_local_training(self.config, when, to_judge)
 
     def receive_shared(self, changed: Iterable[bool], arrays: Iterable[np.ndarray | Tensor]) -> None:
@@ -122,7 +122,7 @@ class HostedClients:
 
         Args:
             whose: as what gradient steps are counted (see engines/step_counter.py); None: they are not
-            to_judge: whether they train only to be judged before the round (see batch_plan.get_local_training)"""
+            to_judge: whether they train only to be evaluated before the round (see batch_plan.get_local_training)"""
         self.context.round = when
         self.counter.begin(whose, warm_up=when < 0)
         self.passes.begin(shared, fills=whose == JUDGED)
@@ -290,7 +290,7 @@ class HostedClients:
             self.store.restore(client, dict(zip(self.store.first._fields, mine, strict=True)))
 
     def take_seconds(self) -> tuple[float, float]:
-        """Return the seconds of training and of judging since the last call."""
+        """Return the seconds of training and of evaluation since the last call."""
         spent, self.seconds = self.seconds, {"train": 0., "judge": 0.}
         return spent["train"], spent["judge"]
 

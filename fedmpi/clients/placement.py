@@ -91,7 +91,7 @@ class Pace:
         return self.training_ranks
 
     def record(self, train_seconds: np.ndarray, judge_seconds: np.ndarray, who: Participants) -> JsonObject:
-        """Learn from how long each rank trained and judged in a round, (ranks,). Return the round's facts for
+        """Learn from how long each rank trained and evaluated in a round, (ranks,). Return the round's facts for
         metrics.jsonl, among them imbalance (longest training time / mean) and idle share (mean waiting time / longest
         training time)."""
         train = train_seconds[self.hosts]

@@ -130,7 +130,7 @@ class Hosted(Protocol):
         """Host a client from now on, with what `release_client` returned."""
 
     def take_seconds(self) -> tuple[float, float]:
-        """Return the seconds of training and of judging since the last call."""
+        """Return the seconds of training and of evaluation since the last call."""
 
     @property
     def trains_on_gpu(self) -> bool:

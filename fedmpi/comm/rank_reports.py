@@ -10,7 +10,7 @@ import numpy as np
 @dataclass(frozen=True)
 class RankReports:
     """The reports of r ranks, each of what happened since its last one."""
-    # seconds of training, and of judging, (r,)
+    # seconds of training, and of evaluation, (r,)
     train_seconds: np.ndarray
     judge_seconds: np.ndarray
     # whether the rank trains on a GPU, and whether it was asked to stop, (r,) bool

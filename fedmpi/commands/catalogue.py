@@ -24,11 +24,12 @@ CLIENTS = 20
 TRAFFIC_UNITS = f"in float32 numbers (P: the model, h: its head), with the default settings and {CLIENTS} clients"
 # (features, hidden units) of networks: three of them fix the law of a method's traffic, the last one tests it.
 TRAFFIC_PROBES = ((4, 3), (6, 3), (4, 5), (7, 6))
-KIND_COLUMNS = {"methods": ["name", "title", "paper", "judged by", "down", "up"], "models": ["name", "what it is"],
-         "datasets": ["name", "title", "what it is"], "partitions": ["name", "what it is"]}
+KIND_COLUMNS = {"methods": ["name", "title", "paper", "evaluated model", "down", "up"],
+                "models": ["name", "what it is"], "datasets": ["name", "title", "what it is"],
+                "partitions": ["name", "what it is"]}
 PLACES = {"methods": "method", "models": "model", "datasets": "data", "partitions": "data.partition"}
 # Head of a column -> key of an entry.
-KEYS = {"judged by": "judged_by", "what it is": "summary"}
+KEYS = {"evaluated model": "judged_by", "what it is": "summary"}
 
 
 def list_names(kind: str) -> list[str]:
@@ -102,8 +103,8 @@ def explain(kind: str, name: str) -> str:
     title = found["title"] if found["title"] == name else f"{found['title']} ({name})"
     parts = [title, wrap_paragraphs(read_documentation(kind, registry.find_class(kind, name)))]
     if kind == "methods":
-        parts.append(format_pairs([("paper", found["paper"]), ("judged by", found["judged_by"]),
-                            ("newcomers", found["newcomers"]),
+        parts.append(format_pairs([("paper", found["paper"]), ("evaluated model", found["judged_by"]),
+                            ("new clients", found["newcomers"]),
                             ("a round",
                              f"a participant receives {found['down']} and sends {found['up']}, {TRAFFIC_UNITS}")]))
     if found["settings"]:

@@ -95,7 +95,7 @@ def compare_settings(settings: list[JsonObject]) -> str:
 
 
 def describe_judged_parts(settings: list[JsonObject]) -> list[str]:
-    """Return a sentence that says on which samples each run was judged; [] if it is the same part."""
+    """Return a sentence that says on which samples each run was evaluated; [] if it is the same part."""
     parts = run_status.find_differences(settings).get("evaluate.on", [None])
     if None in parts:
         return []

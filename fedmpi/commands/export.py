@@ -1,6 +1,6 @@
 """Trained models as files of their own: the state dict of a plain PyTorch module, as safetensors.
 
-A client's model is worked out from a checkpoint as the run does to judge the client, with its data where the method
+A client's model is worked out from a checkpoint as the run does to evaluate the client, with its data where the method
 asks for them: the same weights, bit for bit on the same kind of machine."""
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ def choose_checkpoint(run: Path) -> tuple[Path, list[str]]:
 def refuse_export(method: Method, client: int | None, n: int, new: int) -> None:
     """Raise BadInput if a model is not a state dict of the configured network, or there is no such client."""
     if type(method).predict is not Method.predict:
-        raise BadInput(f"{method.title} does not judge by one network as the configuration has it (but by "
+        raise BadInput(f"{method.title} is not evaluated with one network as the configuration has it (but with "
                        f"{method.judged_by}), so there is no state dict to export")
     if client is None and method.model.buffers and method.model.policy == "local":
         raise BadInput("the running statistics of this network stay at the clients (model.running_stats = local), so "
@@ -235,7 +235,7 @@ def restore_state(path: Path, snapshot: checkpoint.Snapshot, config: Config, met
 
 
 def find_personal_weights(group: HostedClients, shared: State, client: int, when: int) -> torch.Tensor:
-    """Return the weights (d,) by which a client is evaluated before round `when`."""
+    """Return the weights (d,) that a client is evaluated with before round `when`."""
     (_, w), = group.apply(group.hooks.personal, [client], hide_server_only(shared), when, to_judge=True)
     return w
 

@@ -113,7 +113,7 @@ def average_by_size(sizes: np.ndarray, of: Callable[[int], dict[str, float]]) ->
 
 
 def count_final_steps(found: list[Stage]) -> dict[str, float]:
-    """Return the steps behind the model by which a client is evaluated at the end, by kind, mean over clients."""
+    """Return the steps behind the model that a client is evaluated with at the end, by kind, mean over clients."""
     total: Counter[str] = Counter()
     for stage in found:
         total.update({kind: max(1, stage.rounds) * stage.share * n for kind, n in stage.steps.items()

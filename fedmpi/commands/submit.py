@@ -65,8 +65,7 @@ def build_job(config: str, settings: list[str], array: list[str], options: list[
     defaults = {"cpus": max(run.threads for run in configs), "name": name, "command": (sys.executable, "-m", "fedmpi")}
     asked["server_trains"] = all(run.server.hosts_clients for run in configs)
     job = JobScript(config, array=runs, **merge_fields(profile, options, asked, defaults))
-    refuse_contradictions(job, asked, "--ntasks", zip([[*settings, *words] for words in runs or [()]], configs,
-                                                      strict=True))
+    refuse_contradictions(job, asked, zip([[*settings, *words] for words in runs or [()]], configs, strict=True))
     return replace(job, settings=(*choose_gpu_settings(job, configs), *settings))
 
 
@@ -87,19 +86,18 @@ def merge_fields(profile: str | None, options: Sequence[str], asked: Mapping[str
     return {"ranks": 2 * fields["nodes"]} | fields | {"options": (*site.options, *named, *options)}
 
 
-def refuse_contradictions(job: JobScript, asked: Mapping[str, object], ranks_option: str,
+def refuse_contradictions(job: JobScript, asked: Mapping[str, object],
                           runs: Iterable[tuple[Sequence[str], Config]]) -> None:
     """Raise BadInput if a job would not be what was asked for, or its ranks had fewer CPUs than threads.
 
     Args:
         asked: fields of JobScript from the command line; None stands for one that was not given.
-        ranks_option: the option that gives the ranks.
         runs: the settings of each run as they were given, and its configuration."""
     ranks, restarts = asked.get("ranks"), asked.get("restarts")
     if job.gpus and ranks not in (None, job.planned_ranks):
         server = ", and one for the server" * job.server_has_own_rank
-        raise BadInput(f"{ranks_option} {ranks} with --gpus {job.gpus}: a run has a rank for each GPU{server}, which "
-                       f"makes {job.planned_ranks}; leave {ranks_option} out")
+        raise BadInput(f"--ranks {ranks} with --gpus {job.gpus}: a run has a rank for each GPU{server}, which "
+                       f"makes {job.planned_ranks}; leave --ranks out")
     # a configuration's own threads are replaced by the CPUs per rank
     threads = max((run.threads for words, run in runs
                    if any(word.partition("=")[0].strip() == "threads" for word in words)), default=0)

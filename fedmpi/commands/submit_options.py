@@ -17,7 +17,7 @@ ProfileOption = Annotated[str | None, typer.Option(
     metavar="NAME|FILE", help="a site's options: generic, one-node, cray-pmi, tacc-like, jsc-like or a YAML file")]
 NodesOption = Annotated[int | None, typer.Option(min=1, help="nodes; default 1")]
 RanksOption = Annotated[int | None, typer.Option(
-    "--ntasks", "--ranks", min=1, help="ranks on all nodes; default 2 a node; with --gpus one per GPU, and "
+    "--ranks", "--ntasks", min=1, help="ranks on all nodes; default 2 a node; with --gpus one per GPU, and "
     "the server's unless that trains")]
 GpusOption = Annotated[int | None, typer.Option(min=0, help="GPUs per node")]
 GpuRequestOption = Annotated[str | None, typer.Option(

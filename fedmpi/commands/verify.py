@@ -1,4 +1,4 @@
-"""Does this machine compute what others do? Small runs on scikit-learn's digits are repeated here: are their hashes
+"""Does this machine compute what others do? Small runs on scikit-learn's digits are repeated here: are their digests
 those that are published, do their losses agree within rounding, or are they wrong? All ranks take part, rank 0 prints.
 `rerun.py` asks the same of any finished run."""
 from __future__ import annotations
@@ -54,7 +54,7 @@ RUNS = {
     "fedavg-vmap": ["method=fedavg", "engine=vmap"],
     "fedavg-median": ["method=fedavg", "server.aggregation=median", "attack={kind: sign_flip}", "faults.drop=.2"],
     "fedmhc": ["method={name: fedmhc, M: 3}"],
-    # The defaults of 0.1, whose hashes are published.
+    # The defaults of 0.1, whose digests are published.
     "fedamp": ["method={name: fedamp, alpha: 1, sigma: 1}"],
     "fedah": ["method=fedah"],
     "ditto-images": ["method=ditto", "model={name: 'fedmpi.commands.verify:Images'}", "engine=loop"],
@@ -130,12 +130,12 @@ def read_vendor() -> str:
 
 
 def refuse_others(world: Transport, here: JsonObject) -> None:
-    """Refuse at rank 0 ranks that run elsewhere on other processors or libraries: a hash would be of no environment."""
+    """Refuse at rank 0 ranks that run on other processors or libraries: a digest would be of no environment."""
     for rank, them in enumerate(gather_objects(world, here)):
         odd = next((name for name in here if them[name] != here[name]), None)
         if odd:
-            raise BadInput(f"rank {rank} has {odd} {them[odd]}, rank 0 has {here[odd]}: there is one hash for one kind "
-                           "of machine; start all ranks on nodes of one kind")
+            raise BadInput(f"rank {rank} has {odd} {them[odd]}, rank 0 has {here[odd]}: there is one digest for one "
+                           "kind of machine; start all ranks on nodes of one kind")
 
 
 @contextmanager
@@ -177,24 +177,24 @@ def perform(world: Transport, place: Path, name: str, words: list[str]) -> Final
 
 
 def read_published_hashes() -> list[JsonObject]:
-    """Return the table of what is published: {"environment": {...}, "hashes": {run: hash}, "losses": {run: loss}}
+    """Return the table of what is published: {"environment": {...}, "hashes": {run: digest}, "losses": {run: loss}}
     each."""
     return parse_yaml(read_yaml(TABLE)) or []
 
 
 def find_published(table: list[JsonObject], here: JsonObject) -> dict[str, str]:
-    """Return the hashes that are published for an environment, by run; nothing if there are none."""
+    """Return the digests that are published for an environment, by run; nothing if there are none."""
     return next((row["hashes"] for row in table if row["environment"] == here), {})
 
 
 def find_stale(table: list[JsonObject], here: JsonObject, ended: dict[str, FinalValues]) -> list[str]:
-    """Return the runs that are published with another hash for this very environment."""
+    """Return the runs that are published with another digest for this very environment."""
     published = find_published(table, here)
     return [name for name, run in ended.items() if published.get(name, run.digest) != run.digest]
 
 
 def judge_run(table: list[JsonObject], here: JsonObject, name: str, run: FinalValues) -> str:
-    """Say what is thought of a run: its hash is published for some environment, or its loss is, within rounding."""
+    """Say what is thought of a run: its digest is published for some environment, or its loss is, within rounding."""
     rows = [row for row in table if row["environment"]["fedmpi"] == here["fedmpi"] and name in row["hashes"]]
     if not rows:
         return UNKNOWN
@@ -212,15 +212,15 @@ def compute_relative_difference(wanted: float | None, value: float | None) -> fl
 
 
 def show_hashes(here: JsonObject, ended: dict[str, FinalValues], found: dict[str, str]) -> str:
-    """Return the environment and the table of hashes as text."""
+    """Return the environment and the table of digests as text."""
     lines = [[name, run.digest, found[name]] for name, run in ended.items()]
-    return f"{format_pairs([*here.items()])}\n\n{format_columns(['run', 'hash', 'verdict'], lines)}\n"
+    return f"{format_pairs([*here.items()])}\n\n{format_columns(['run', 'digest', 'verdict'], lines)}\n"
 
 
 def summarise_verdicts(found: dict[str, str], steady: bool, name: str, again: str, stale: list[str]) -> str:
     """Say in a sentence what the verdicts mean, of which the `stale` are published otherwise for this environment."""
     if not steady:
-        return (f"{name} gave another hash when it was repeated, {again}: this machine does not compute alike twice; "
+        return (f"{name} gave another digest when it was repeated, {again}: this machine does not compute alike twice; "
                 "look at its memory, its clock and its libraries before you trust any run")
     count = {what: sum(v.startswith(what) for v in found.values()) for what in (KNOWN, CLOSE, WRONG, UNKNOWN)}
     if count[WRONG]:
@@ -228,17 +228,17 @@ def summarise_verdicts(found: dict[str, str], steady: bool, name: str, again: st
                 "something else, not the same with other rounding; see docs/reproducibility.md")
     if count[UNKNOWN]:
         return (f"{count[UNKNOWN]} of {len(found)} runs are not published for this version of fedmpi; {name}, the one "
-                "that was repeated, gave the same hash. fedmpi verify --add publishes them")
+                "that was repeated, gave the same digest. fedmpi verify --add publishes them")
     if count[CLOSE] and stale:
-        return (f"{count[CLOSE]} of {len(found)} hashes are new, and their losses agree within rounding; but this "
-                f"very environment is published with other hashes of {', '.join(stale)}: fedmpi has changed what is "
+        return (f"{count[CLOSE]} of {len(found)} digests are new, and their losses agree within rounding; but this "
+                f"very environment is published with other digests of {', '.join(stale)}: fedmpi has changed what is "
                 "kept of these runs since then, or this machine adds up in another order than its like. fedmpi verify "
-                "--add puts the new hashes in their place")
+                "--add puts the new digests in their place")
     if count[CLOSE]:
-        return (f"{count[CLOSE]} of {len(found)} hashes are new, and their losses agree within rounding: this machine "
-                "is fine, its processor or libraries add up in another order than those of the published hashes. "
+        return (f"{count[CLOSE]} of {len(found)} digests are new, and their losses agree within rounding: this machine "
+                "is fine, its processor or libraries add up in another order than those of the published digests. "
                 "fedmpi verify --add publishes them")
-    return f"all {len(found)} hashes are known ones"
+    return f"all {len(found)} digests are known ones"
 
 
 def publish(here: JsonObject, ended: dict[str, FinalValues], table: list[JsonObject], steady: bool) -> str:
@@ -248,7 +248,7 @@ def publish(here: JsonObject, ended: dict[str, FinalValues], table: list[JsonObj
     if find_published(table, here).keys() >= ended.keys() and not stale:
         return "this environment is in the table already\n"
     if not steady:
-        raise FedmpiError("hashes that do not repeat are not published")
+        raise FedmpiError("digests that do not repeat are not published")
     row = (f"- environment: {json.dumps(here)}\n"
            f"  hashes: {json.dumps({name: run.digest for name, run in ended.items()})}\n"
            f"  losses: {json.dumps({name: run.loss for name, run in ended.items()})}\n")
@@ -260,5 +260,5 @@ def publish(here: JsonObject, ended: dict[str, FinalValues], table: list[JsonObj
     kept = [text for text in rows if parse_yaml(text)[0]["environment"] != here]
     with atomic(TABLE) as part:
         part.write_text("".join([comment, *kept, row]), encoding="utf-8")
-    replaced = f", in place of a row with other hashes of {', '.join(stale)}" if stale else ""
+    replaced = f", in place of a row with other digests of {', '.join(stale)}" if stale else ""
     return f"added to {TABLE}{replaced}\n"

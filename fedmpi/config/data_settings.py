@@ -20,7 +20,7 @@ class Data:
     fraction: Annotated[float, Gt(0), Le(1), "part of each class's samples that is used, drawn by the seed"] = 1.0
     clients: Annotated[int, Ge(1), "number of clients N"] = 20
     new_clients: Annotated[int, Ge(0), "number of clients, drawn by the seed, that are never trained: they show how "
-                           "well the method serves newcomers"] = 0
+                           "well the method serves new clients"] = 0
     task: Annotated[Literal["classification", "regression"],
                     "what networks learn: the classes of samples, or numbers (targets)"] = "classification"
     partition: Annotated[NamedSettings,

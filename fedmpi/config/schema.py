@@ -126,7 +126,7 @@ class Config:
         return (self.evaluate.on, *["validation"] * (self.evaluate.on == "test" and self.data.validates))
 
     def evaluates(self, t: int) -> bool:
-        """Return whether clients are judged after round t, from 0."""
+        """Return whether clients are evaluated after round t, from 0."""
         every, embeddings = self.evaluate.every, self.evaluate.embeddings
         return t + 1 == self.rounds or bool(every and (t + 1) % every == 0) or t + 1 in embeddings
 

@@ -113,7 +113,7 @@ def get_local_training(config: Config, when: int, to_judge: bool = False) -> Loc
     """Return the local training of round `when` by the run's settings; round -1 is the one before the first.
 
     Args:
-        to_judge: for what clients train only to be judged before round `when`. It has the learning rate of the round
+        to_judge: for what clients train only to be evaluated before round `when`. It has the learning rate of the round
             just trained, since a schedule may have none left after the last round."""
     t = config.train
     decay = t.rate_factor(max(when - 1, 0) if to_judge else when, config.rounds)

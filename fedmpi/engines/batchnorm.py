@@ -80,7 +80,7 @@ class LocalBatchNorm(Method):
         return join_state(super().idle(self._with(shared, row), own, self._addressed(data, row)), row)
 
     def personal(self, shared: State, mine: State, data: ClientData) -> Weights:
-        """Return the weights by which a client is judged, with its own statistics in what the server sent.
+        """Return the weights that a client is evaluated with, with its own statistics in what the server sent.
 
         A method's `client` may call it with a Mine without statistics; `shared` has the client's own then already."""
         # The method's own `client` calls it.

@@ -52,8 +52,8 @@ class Cohort(CohortSteps):
         check: is called before every step, and raises if training is to end.
         model: the run's network; None: only what needs none is asked for.
         portions: the part of its steps that each client makes, None for all; (): all clients make all.
-        passes: those of x, which were made to judge the clients.
-        results: those of `ClientData.once`, which were computed to judge the clients.
+        passes: those of x, which were made to evaluate the clients.
+        results: those of `ClientData.once`, which were computed to evaluate the clients.
         made_by: if x are features: the networks that made them, one after another, and their weights (c, d)."""
     x: Tensor
     y: Tensor

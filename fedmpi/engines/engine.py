@@ -40,9 +40,9 @@ class ClientGroup(Protocol):
     messages: dict[int, State]
     # the part of its steps that a client makes in this round; all, if it is not here
     portions: dict[int, Portion]
-    # passes of all samples of a client, which were made to judge it
+    # passes of all samples of a client, which were made to evaluate it
     passes: PassMemory
-    # results of `ClientData.once` for it, which were computed to judge it
+    # results of `ClientData.once` for it, which were computed to evaluate it
     results: ResultMemory
 
     @property

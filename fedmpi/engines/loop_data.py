@@ -59,9 +59,9 @@ class LoopData(RoundSettings):
     counter: StepCounter = NO_COUNTER
     # the run's network; None: only what needs none is asked for
     model: Model | None = None
-    # passes of x, which were made to judge the client
+    # passes of x, which were made to evaluate the client
     passes: PassMemory = field(default_factory=PassMemory)
-    # results of `once`, which were computed to judge the client
+    # results of `once`, which were computed to evaluate the client
     results: ResultMemory = field(default_factory=ResultMemory)
     # if x are features: the networks that made them, one after another, and their weights
     made_by: tuple[tuple[NetOrOutputs, Tensor], ...] = ()
@@ -165,9 +165,9 @@ class LoopData(RoundSettings):
         return function(*tensors)
 
     def once(self, function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
-        """Return function(*tensors, data), computed once to judge the client and to train it next."""
+        """Return function(*tensors, data), computed once to evaluate the client and to train it next."""
         if self.message is not None:
-            # judging had none
+            # evaluation had none
             return function(*tensors, self)
         call = name_call(self.client, function, tensors, self)
         known = self.results.recall(call, self.counter)

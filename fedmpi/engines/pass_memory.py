@@ -1,8 +1,8 @@
 """Outputs of the server's models on all of a client's samples, and the client's choice among such models, kept from
-judging a client to its next training.
+evaluating a client to its next training.
 
 IFCA, FedAH and the methods made of them begin a client's round with passes of all its samples through models of Shared.
-To judge the client, just before, they made the same passes: the server has changed nothing in between."""
+To evaluate the client, just before, they made the same passes: the server has changed nothing in between."""
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
@@ -37,7 +37,7 @@ class KnownPass(NamedTuple):
 
 
 class PassMemory:
-    """Passes of all samples of a rank's clients: kept while clients are judged, recalled when they train.
+    """Passes of all samples of a rank's clients: kept while clients are evaluated, recalled when they train.
 
     Only passes of models that lie in Shared are kept, and only of networks whose layers are PyTorch's or fedmpi's:
     those of others may draw random numbers."""
@@ -49,7 +49,7 @@ class PassMemory:
         self.shared: frozenset[int] = frozenset()
 
     def begin(self, shared: Iterable[object], fills: bool) -> None:
-        """Begin to judge clients, or to train them. The passes of another Shared are forgotten.
+        """Begin to evaluate clients, or to train them. The passes of another Shared are forgotten.
 
         Args:
             fills: passes are kept."""

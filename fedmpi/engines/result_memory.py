@@ -1,7 +1,7 @@
-"""Results of `ClientData.once`, kept from judging a client to its next training.
+"""Results of `ClientData.once`, kept from evaluating a client to its next training.
 
-FedALA, FedAH, FedMHC-AH and pFedCAM train a mix to judge a client. They begin its next round with the same mix, trained
-from the same numbers on the same batches: the server has changed nothing in between."""
+FedALA, FedAH, FedMHC-AH and pFedCAM train a mix to evaluate a client. They begin its next round with the same mix,
+trained from the same numbers on the same batches: the server has changed nothing in between."""
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -78,7 +78,7 @@ def is_equal(one: Tensor, other: Tensor) -> bool:
 
 
 class ResultMemory:
-    """Results of functions of a rank's clients: kept while clients are judged, recalled when they train.
+    """Results of functions of a rank's clients: kept while clients are evaluated, recalled when they train.
 
     Results are kept only if they depend on nothing but the tensors: of networks whose layers are PyTorch's or fedmpi's,
     without running statistics, and if no random number was drawn from a global generator (by dropout, for example)."""
@@ -88,11 +88,11 @@ class ResultMemory:
         self.fills, self.bytes = False, 0
         # where what is held lies: a model of the server's counts once for all clients
         self.held: set[int] = set()
-        # number of the round before which clients were judged
+        # number of the round before which clients were evaluated
         self.round: int | None = None
 
     def begin(self, when: int, fills: bool) -> None:
-        """Begin to judge clients before a round, or to train them in it. Results of another round are forgotten.
+        """Begin to evaluate clients before a round, or to train them in it. Results of another round are forgotten.
 
         Args:
             when: number of the round.

@@ -25,7 +25,7 @@ def check_kind(kind: str) -> str:
 
 
 def classify_steps(kind: str, whose: int, warm_up: bool) -> str:
-    """Return the kind that steps count as: all before the first round warm up, and what a client trains to be judged
+    """Return the kind that steps count as: all before the first round warm up, and what a client trains to be evaluated
     is not kept."""
     if whose == JUDGED:
         return kind if kind == FINE_TUNING else JUDGING

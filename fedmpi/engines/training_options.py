@@ -122,7 +122,7 @@ def list_changed(train: Train, names: Sequence[str]) -> list[str]:
 
 
 def watch_method(method: Method, shared: State, mine: State, blank: Tensor, config: Config) -> set[str]:
-    """Return what a method asks of its data in any stage of a run, and when a client is judged."""
+    """Return what a method asks of its data in any stage of a run, and when a client is evaluated."""
     data = WatchedData(blank, torch.zeros(1, dtype=torch.int64), 0, get_local_training(config, 0),
                        message=method.message_template(), model=method.model)
     for part in [hide_server_only(part) for rounds, part in method.stages(shared, config.rounds) if rounds]:

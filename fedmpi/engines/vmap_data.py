@@ -130,9 +130,9 @@ class VmapData(RoundSettings):
         return found if where is None else options.choose(where, found, w)
 
     def once(self, function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
-        """Return function(*tensors, data), computed once to judge the clients and to train them next."""
+        """Return function(*tensors, data), computed once to evaluate the clients and to train them next."""
         if self.message is not None:
-            # judging had none
+            # evaluation had none
             return function(*tensors, self)
         cohort = self.cohort
         call = name_call((cohort.clients, cohort.portions), function, self._see(*tensors), cohort)

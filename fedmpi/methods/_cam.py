@@ -10,9 +10,9 @@ takes part are none of the warm-up.
     class IFCACAM(CAM, IFCA): ...
 
 A clustered method may say by `find_start_model(shared, mine, up, data)` which model a client's round began from.
-Without it, that is the model by which the client is judged, and it is worked out again. Newcomers are served by g and
-by the model that the clustered method serves them with; its `serve_newcomer` must not call `self.personal`, which is
-that of both."""
+Without it, that is the model with which the client is evaluated, and it is worked out again. New clients are served by
+g and by the model that the clustered method serves them with; its `serve_newcomer` must not call `self.personal`, which
+is that of both."""
 from __future__ import annotations
 
 from dataclasses import dataclass

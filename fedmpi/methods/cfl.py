@@ -11,7 +11,7 @@ Departures. The updates of the round of a split move neither child; public code 
 its members' updates at once. The number of models is limited to M; no cluster is split beyond it. The paper lets every
 client take part in every round. Here members that do not take part in the round of a split stay with the larger child,
 from which they can be split later.
-Newcomers. In the paper a new client walks down the tree of splits by the cosines of its update with those of the old
+New clients. In the paper a new client walks down the tree of splits by the cosines of its update with those of the old
 clients, which the server would have to keep. Here it takes the cluster of least training loss, as in IFCA.
 Defaults. eps1 and eps2 are fractions of the largest norm of an update in the first round. They were chosen on the
 digits: five planted groups are found exactly, and 20 IID clients stay together for 50 rounds. The paper's .4 and 1.6

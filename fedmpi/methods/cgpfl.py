@@ -11,7 +11,7 @@ starts each round at omega and carries over from batch to batch. A client that n
 the contexts. Whole models are clustered as points with the same distances, which follow from the inner products of all
 omega_i. All steps are plain: they ignore the run's momentum, and other settings of the optimizer are refused. lr_p
 changes over the rounds as eta does.
-Newcomers. The paper says nothing of them. Ours train for a round from the mean of the contexts, as a client does that
+New clients. The paper says nothing of them. Ours train for a round from the mean of the contexts, as a client does that
 never took part, then for a round from the context nearest to the result.
 Defaults. lam, inner and lr_p are those of pFedMe; none was tuned here."""
 from __future__ import annotations

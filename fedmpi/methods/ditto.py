@@ -2,9 +2,9 @@
 
 Objective: min over v_i of f_i(v_i) + lam/2 ||v_i - w*||^2, where w* = argmin sum_i (n_i / n) f_i(w). The model w^t of
 FedAvg in this round stands in for w*. With lam = 0 this is Local, and for lam -> infinity it is FedAvg.
-Departures. v_i takes the same batches as w_i, and as many of them. Only v_i is judged, so that no series of accuracies
-mixes the two models: w is, bit by bit, the model of a run of FedAvg with the same seed, unless layers draw random
-numbers (dropout): they draw for v_i first.
+Departures. v_i takes the same batches as w_i, and as many of them. Only v_i is evaluated, so that no series of
+accuracies mixes the two models: w is, bit by bit, the model of a run of FedAvg with the same seed, unless layers draw
+random numbers (dropout): they draw for v_i first.
 Defaults. lam = 1 was not tuned here."""
 from __future__ import annotations
 

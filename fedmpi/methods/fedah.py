@@ -5,7 +5,7 @@ Objective: min over the personal models of sum_i (n_i / n) f_i(phi, hhat_i), whe
 W_i in [0, 1] is learned by gradient steps on client i's data (eqs. 1-6, algorithm 1).
 Client: learns W_i for `mix_epochs` epochs, trains the head from hhat_i for `head_epochs` with phi frozen, and phi for
 E epochs with that head frozen. Server: the n_i-weighted mean of the (phi_i, h_i).
-Newcomers. The paper says nothing of them. Ours do what a client does before its first training: they blend the global
+New clients. The paper says nothing of them. Ours do what a client does before its first training: they blend the global
 head into the first one, and W starts at `mix_start`.
 Departures. The step of W is `mix_lr` = 1, as in the code that made the paper's tables; the text says eta. By default
 only participants mix (algorithm 1). With `mix_everyone` every client mixes in every round and keeps the result, as in

@@ -7,7 +7,7 @@ Client: SGD from its own w_i on f_i(w) + lam / (2 alpha) ||w - u_i||^2.
 `form: heuristic` is the paper's HeurFedAMP: xi_ij is proportional to exp(sigma cos(w_i, w_j)), and xi_ii = `own`.
 The mean xi_ii of a round is reported as `own_weight`. At 1 the method is Local; at 0 the server forgets a client's own
 model.
-Newcomers cannot be served: the server has no model to send them, and no means that they are part of.
+New clients cannot be served: the server has no model to send them, and no means that they are part of.
 Defaults. The paper needs alpha so small that xi_ii >= 0, and tunes alpha and sigma for each data set. Here both follow
 the models: sigma is the median squared distance of two clients' models in the round, and alpha = sigma / (n - 1). Then
 the others have about .4 of the weight, and no row exceeds 1. If the median is 0, u_i = w_i. On 20 clients of the

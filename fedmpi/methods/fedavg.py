@@ -2,7 +2,7 @@
 
 Objective: min over w of sum_i (n_i / n) f_i(w).
 Client: E epochs of SGD from w. Server: w = sum_i n_i w_i / n.
-Beside w, the client's own w_i is judged right after local training; that is FedAvg with fine-tuning (FedAvg-FT).
+Beside w, the client's own w_i is evaluated right after local training; that is FedAvg with fine-tuning (FedAvg-FT).
 Departures: none by default; `weights: equal` takes the plain mean. No default was tuned on data."""
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""FedBABU, Oh et al., ICLR 2022: only the body is trained and averaged; the head is tuned when a client is judged.
+"""FedBABU, Oh et al., ICLR 2022: only the body is trained and averaged; the head is tuned when a client is evaluated.
 
 The name stands for body aggregation and body update. The head stays at its random start h^0 during training.
 Objective: min over phi of sum_i (n_i / n) f_i(phi, h^0). Then, for client i, `ft` epochs of SGD on f_i over all
 parameters, from the last averaged phi and h^0.
-Departures. Every evaluation judges a model that is fine-tuned from the phi of that round and never kept. Its accuracy
+Departures. What is evaluated is a model that is fine-tuned from the phi of that round and never kept. Its accuracy
 is `accuracy`, and the accuracy of (phi, h^0) without fine-tuning is `accuracy_unadapted`. The authors' code divides the
 learning rate by 10 at a half and at three quarters of the rounds; here it follows lr_decay and `train.schedule`, whose
 step with milestones at these rounds is the same.
@@ -36,7 +36,7 @@ class Up(NamedTuple):
 
 @dataclass(frozen=True)
 class FedBABU(Method):
-    ft: Annotated[PassCount, Ge(0), "epochs that fine-tune all parameters before a client is judged"] = 5
+    ft: Annotated[PassCount, Ge(0), "epochs that fine-tune all parameters before a client is evaluated"] = 5
 
     title = "FedBABU"
     paper = "Oh et al., ICLR 2022"

@@ -16,7 +16,7 @@ version per cluster: with `personal_layers: client` a client goes on from its ow
 Short last batches, which `train.drop_last` leaves out, count in sigma^2 as others do and raise it.
 An empty cluster keeps its theta_j and tau_j^2. Identities are final once all clients' are known and none has changed
 for `stable` rounds; from then on clients receive their own cluster's part alone.
-Newcomers. The paper says nothing of them. Ours choose a cluster as every client does, and train for a round from it,
+New clients. The paper says nothing of them. Ours choose a cluster as every client does, and train for a round from it,
 with the pull `lam`, because their sigma^2 is unknown.
 Defaults. The paper gives no lam. On validation samples (Fashion-MNIST, 30 % few-shot clients, LeNet-5, 60 rounds, one
 seed: jobs/results/strengths_fedcps), lam = .01, .1, 1 gave 82.7, 81.8, 79.6 % with lam_max = 10, and lam_max = .1, 1,

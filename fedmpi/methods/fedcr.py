@@ -10,9 +10,9 @@ r, as in the authors' code; at first that is N(0, I).
 Departures. The divergence is that of the authors' code, of r from q. So many experts make r narrow, and KL(q || r)
 would then drive all sigma to 0 (digits, 16 clients, 40 rounds: 31 % against 61 %). The trained encoder forms r_i, not
 the one that is still training. Gradients are clipped only with `train.clip_norm`; the authors' code clips them at 10.
-sigma is softplus(s) + .01, so that no sample's precision exceeds 10^4. A client is judged by the mean of the code, in
-place of 30 codes, after `ft` epochs of its head on such means. These epochs are not kept, so that each evaluated round
-shows what the authors' code does once, at the end.
+sigma is softplus(s) + .01, so that no sample's precision exceeds 10^4. A client is evaluated with the mean of the code,
+in place of 30 codes, after `ft` epochs of its head on such means. These epochs are not kept, so that each evaluated
+round shows what the authors' code does once, at the end.
 Defaults. `ft` = 10 follows the authors' code. None was tuned here."""
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class FedCR(Method):
     beta: Annotated[float, Ge(0), "weight of the divergence from the class's Gaussian"] = .001
     samples: Annotated[int, Ge(1), AtMost(10_000, "a step draws them all at once"),
                        "number of codes drawn for each sample and step"] = 15
-    ft: Annotated[PassCount, Ge(0), "epochs of the head before a client is judged"] = 10
+    ft: Annotated[PassCount, Ge(0), "epochs of the head before a client is evaluated"] = 10
     # The model with its code
     net: Variational = set_by_with_model()
 

@@ -14,7 +14,7 @@ here they are added as they are. Equal affinities (all are equal at first) are p
 each round and client. If there are fewer than M others, the client is sent its own model in their place. It counts for
 nothing, and neither does any model that is nearer than 1e-5 to v_i or w_i. The server reads the models that clients
 keep, so that nothing is held twice.
-Newcomers cannot be served: the server has no model to send them, only those that clients keep.
+New clients cannot be served: the server has no model to send them, only those that clients keep.
 Defaults. epsilon = .3 and fall = .05 are those of the authors' code. None was tuned here."""
 from __future__ import annotations
 

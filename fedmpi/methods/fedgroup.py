@@ -3,11 +3,11 @@
 Objective: min over the groups' models of sum_g sum_{i in g} (n_i / n_g) f_i(w_g).
 In a warm-up round, 20 K random clients train from the common start. k-means clusters their updates by the cosines with
 the first K singular directions of all these updates (decomposed cosine similarity, EDC). Any other client trains from
-the start too before it first takes part, and joins the group whose mean update is most like its own. A
-newcomer does the same.
-Departures. Updates and the groups' models are averaged with weights n_i. A client that never took part is judged by the
-model of the group that it would join. Groups are not averaged with each other, which is the paper's default. k-means
-has a single start; the authors' code takes the best of ten.
+the start too before it first takes part, and joins the group whose mean update is most like its own. A new client
+does the same.
+Departures. Updates and the groups' models are averaged with weights n_i. A client that never took part is evaluated
+with the model of the group that it would join. Groups are not averaged with each other, which is the paper's default.
+k-means has a single start; the authors' code takes the best of ten.
 Defaults. 20 clients per group (at most all) train in the warm-up, as in the paper. None was tuned here."""
 from __future__ import annotations
 

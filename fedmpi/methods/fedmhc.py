@@ -6,7 +6,8 @@ Client: trains the downloaded w_i, which it sends, and theta_i, which it keeps, 
 plain mean of the phi_i, and k-means counts all heads alike.
 `anchor: global` pulls theta_i to w as downloaded (eq. 9). `anchor: local` pulls it to the moving w_i (line 11 of
 algorithm 1), in SGD steps with the run's momentum; other settings of the optimizer are refused.
-Newcomers. The paper says nothing of them. Ours choose m by eq. 5, and train theta for a round by eq. 9 from (phi, H_m).
+New clients. The paper says nothing of them. Ours choose m by eq. 5, and train theta for a round by eq. 9 from
+(phi, H_m).
 Departures. All heads start equal, because k-means needs a common start: in the first round every client takes H_1. From
 then on k-means starts from the current H, so that it needs few iterations (figure 3 d). A cluster without heads keeps
 its own while some clients do not take part, and with `mini_batch`; if all take part, scikit-learn moves it to a far

@@ -1,7 +1,7 @@
 """FedPer, Arivazhagan et al., 2019: the server averages the feature extractor, and the head stays with the client.
 
 Objective: min over phi, h_1..h_N of sum_i (n_i / n) f_i(phi, h_i). Clients train both together by E epochs of SGD.
-Newcomers. The paper says nothing of them; ours train a head for a round, as FedRep's do.
+New clients. The paper says nothing of them; ours train a head for a round, as FedRep's do.
 Departures. The personal layers are the model's head block (`model.head`), and all heads start equal. There are no
 settings."""
 from __future__ import annotations

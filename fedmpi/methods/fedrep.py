@@ -2,7 +2,7 @@
 
 Objective: min over phi of sum_i (n_i / n) min over h_i of f_i(phi, h_i).
 Client: trains h_i for `head_epochs` epochs with phi as downloaded, then phi for E epochs with h_i frozen (the paper has
-E = 1). Server: averages phi. A newcomer trains a head on frozen phi (section 5, generalization to new clients).
+E = 1). Server: averages phi. A new client trains a head on frozen phi (section 5, generalization to new clients).
 Departures. phi is frozen while the head trains, so its features are computed only once; without BatchNorm this is
 exact. The average of phi is weighted by n_i; the paper takes the plain mean. The authors' code tunes the head once more
 after the last round and has a weight decay of 1e-4; here there is neither.

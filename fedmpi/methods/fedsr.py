@@ -5,11 +5,11 @@ Objective: min over encoder, head and r of
     sum_i (1 / N) E_{z ~ q(z|x)} [ce(h(z), y) + a_R ||z||] + a_C KL(q(z|x) || r(z|y)),
 where q and r are diagonal Gaussians with a softplus sigma, and each sample and step has one code z.
 `r: own` keeps every client's r with the client and averages only network and classifier, as in the authors' code; with
-`averaged`, r travels with them. `ft` epochs of the head alone on the means of the codes come before judging, and are
+`averaged`, r travels with them. `ft` epochs of the head alone on the means of the codes come before evaluation, and are
 not kept (FedSR-FT).
 Departures. sigma is softplus(s) + .01 in q. There is no weight decay (5e-4 in the authors' code). ||z|| is the norm and
-not its square, as in that code; the scale that the code learns between q and r is left out. A client is judged by the
-mean of the code, in place of 20 codes, so that the accuracy has no noise.
+not its square, as in that code; the scale that the code learns between q and r is left out. A client is evaluated with
+the mean of the code, in place of 20 codes, so that the accuracy has no noise.
 Defaults. None was tuned here."""
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class FedSR(Method):
     a_C: Annotated[float, Ge(0), "weight of the divergence from the class's Gaussian"] = .0005
     r: Annotated[Literal["own", "averaged"], "the Gaussians of the classes: each client's own, or one set for "
                  "all"] = "own"
-    ft: Annotated[PassCount, Ge(0), "epochs of the head before a client is judged (FedSR-FT)"] = 0
+    ft: Annotated[PassCount, Ge(0), "epochs of the head before a client is evaluated (FedSR-FT)"] = 0
     # The model with its code
     net: Variational = set_by_with_model()
 

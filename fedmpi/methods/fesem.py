@@ -9,10 +9,11 @@ round. `layers` makes the rows shorter; the members' mean is still taken over al
 `keep` is the client side of FeSEM-CAM (Ma et al., 2023, eqs. 12 and 13): a client goes on from its own theta_i, pulled
 to its centre by lam. `scale_by_share` puts the factor n_i / n that eq. 13 prints on the gradient. n counts the samples
 of the participants of the round before, which is all that the server knows; in the first round the factor is 1.
-Newcomers. The paper says nothing of them. Ours train for a round from the mean of the centres, as a client in its first
-round, and take the nearest centre by L2.
+New clients. The paper says nothing of them. Ours train for a round from the mean of the centres, as a client in its
+first round, and take the nearest centre by L2.
 Departures. A client that has not taken part yet belongs to no cluster: it starts from the mean of the centres, and is
-judged by it. The ledger counts k models down, as FedMHC's table II does, though a client needs only its own centre.
+evaluated with it. The ledger counts k models down, as FedMHC's table II does, though a client needs only its own
+centre.
 Defaults. None was tuned here."""
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ Objective: min over g and Theta_1..K of sum_i (n_i / n) min_k l(Y_i, h(X_i; g) +
 Client: chooses the cluster with which the sum has the least loss; trains Theta_k beside g, and g beside Theta_k.
 Server: Theta_k is the n_i-weighted mean of its members, as in eq. 11, which the paper calls analogous to eq. 6. g is
 the n_i-weighted mean over all participants (eq. 9).
-Warm-up. g alone is trained for `warm_up` rounds of FedAvg. Meanwhile clients are judged by g alone, and the ledger
+Warm-up. g alone is trained for `warm_up` rounds of FedAvg. Meanwhile clients are evaluated with g alone, and the ledger
 counts every model.
 Departures. Eq. 6 prints (1 - s_k) Theta_k + sum_i (n_i / n) theta_i over the members, with n over all participants. A
 cluster of share s_k then goes s_k of the way, about a K-th, and learns that much more slowly (digits, k = 4, rounds 10,

@@ -6,9 +6,9 @@ of client i: the one with the largest cosine of M omega_i with M Omega_k (eqs. 1
 principal components of models that a sample of clients trained once. Every client knows it, and sends its image M
 omega_i. M Omega_k is the mean of the members' images, so that the server assigns clusters without touching a vector of
 P numbers.
-Newcomers. The paper says nothing of them. Ours train for a round from the common start, as a client without a cluster,
-and join the cluster with the largest cosine of images (algorithm 1). Then they train for a round from Omega_k, with
-both pulls.
+New clients. The paper says nothing of them. Ours train for a round from the common start, as a client without a
+cluster, and join the cluster with the largest cosine of images (algorithm 1). Then they train for a round from Omega_k,
+with both pulls.
 Departures. Phi is the mean of the phi_i (the paper prints their sum). The components are those of centred models, and
 are applied to uncentred ones. The pre-round starts from the common start, Phi pulls in it, and only M is kept of it.
 With fewer than D + 1 clients some components are 0; with fewer than D clients there are as many components as clients.

@@ -7,7 +7,7 @@ Objective: min over w of sum_i (n_i / n) f_i(w - alpha grad f_i(w)). Each local 
 Departures. The average is weighted by n_i. A round is E epochs of steps on b1 and b2. PFLlib, the code behind the
 tables of FedAH and FedMHC, goes through the data twice a round and takes b1 and b2 from one pass, which makes as many
 steps. Local steps are plain: they ignore the run's momentum, and other settings of the optimizer are refused. A client
-is judged after one step alpha on one batch of its training data.
+is evaluated after one step alpha on one batch of its training data.
 Defaults. alpha and beta are the run's learning rate. None was tuned here."""
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from torch import Tensor
 from fedmpi.method import WHOLE, ClientData, Method, Nothing, Participants, RowsByField
 from fedmpi.settings import Ge, Gt
 
-# Name the draws of b1, b3 and the batch for judging. b2 are the round's own batches, so that alpha = 0 is FedAvg
+# Name the draws of b1, b3 and the batch for evaluation. b2 are the round's own batches, so that alpha = 0 is FedAvg
 INNER_STREAM, THIRD_STREAM, JUDGED_STREAM = 1, 2, 3
 
 Gradient: TypeAlias = Callable[..., Tensor]

@@ -6,10 +6,10 @@ Objective: min over the clusters' models Theta_k, by k-means on the clients' mod
 client's start and personal model is sum_k a_ik Theta_k, where a_i is the softmax of logits that are learned on its
 training data. Local steps then refine it.
 Our own choices. `interp_epochs` passes of SGD at the start of a round learn the logits, and the client keeps them.
-Before local training a client is judged by the interpolation learned anew, without keeping it, and after local training
-by the refined model. k-means starts from the Theta_k as they are (by k-means++ the first time, when all are equal). An
-empty cluster keeps its model while some clients do not take part; if all do, scikit-learn moves it to a far client's.
-Whole models are clustered as points with the same distances, which follow from their inner products.
+Before local training a client is evaluated with the interpolation learned anew, without keeping it, and after local
+training with the refined model. k-means starts from the Theta_k as they are (by k-means++ the first time, when all are
+equal). An empty cluster keeps its model while some clients do not take part; if all do, scikit-learn moves it to a far
+client's. Whole models are clustered as points with the same distances, which follow from their inner products.
 Defaults. K = 4 is FedMHC's M. None was tuned here."""
 from __future__ import annotations
 

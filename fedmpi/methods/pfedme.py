@@ -6,9 +6,9 @@ of the global model, w_i <- w_i - eta lam (w_i - theta). Server: w <- (1 - beta)
 Departures. theta starts each round at w and carries over from batch to batch. The mean is weighted by n_i. All steps
 are plain: they ignore the run's momentum, and other settings of the optimizer are refused. lr_p changes over the
 rounds as eta does. Only participants train; the authors' code trains all clients and averages some of them. So here
-a client is judged by the theta of its last round, and before its first one by the initial model; in the authors' code
-and in PFLlib the names of both models share their parameters, so what is judged as personal is w_i. It is judged here,
-too, as the model right after local training. If eta lam is above 1, every step takes w_i past theta.
+a client is evaluated with the theta of its last round, and before its first one with the initial model; in the authors'
+code and in PFLlib the names of both models share their parameters, so what is evaluated as personal is w_i. It is
+evaluated here, too, as the model right after local training. If eta lam is above 1, every step takes w_i past theta.
 Defaults. None was tuned here."""
 from __future__ import annotations
 

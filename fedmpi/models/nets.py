@@ -105,10 +105,10 @@ class ResNet18:
     groups: on images of 32 x 32 the maps of the last stage have a single pixel, so that a group is normalised over its
     channels alone, 256 of them with 2 groups, 16 with Wu and He's 32.
     With `norm: batch` the vector holds 9,600 running statistics beside the parameters. With `local` each client keeps
-    its own, which its latest training left: a model that the server averaged is judged with them, and a client that has
-    not trained yet is judged with the statistics of the start. With `average` they are averaged as the parameters are.
-    A batch of a single sample has no statistics, so it is normalised by the running ones. Only engine `loop` trains
-    it."""
+    its own, which its latest training left: a model that the server averaged is evaluated with them, and a client that
+    has not trained yet is evaluated with the statistics of the start. With `average` they are averaged as the
+    parameters are. A batch of a single sample has no statistics, so it is normalised by the running ones. Only engine
+    `loop` trains it."""
     title = "resnet18"
     renamed = {"statistics": "running_stats"}
     norm: Annotated[Literal["group", "batch"], "normalisation layers"] = "group"

@@ -2,7 +2,7 @@
 
 x -> base -> features (b, f) -> Linear -> (mu, s) (b, 2 f); sigma = softplus(s) + MIN_SIGMA, z = mu + sigma e,
 e ~ N(0, I); z -> head -> logits. The code is as wide as the features, so that the model's own head takes it. Clients
-are judged by the mean of the code, and heads that are trained on computed features use it, too: nothing is drawn
+are evaluated with the mean of the code, and heads that are trained on computed features use it, too: nothing is drawn
 there.
 Vector: (base, code, head); `phi` is base and code, the encoder. Legend: b batch, f features, c classes."""
 from __future__ import annotations

@@ -204,10 +204,10 @@ def compute_speedup(row: JsonObject | None) -> str:
 def list_round_parts(book: JsonObject) -> Grid:
     """List the milliseconds of a round by part."""
     ms = book["round"]["ms"]
-    rows = [[name, format_value(value)] for name, value in sorted(ms.items(), key=lambda item: -(item[1] or 0))]
-    rows += [
-        [f"kernel {name[:60]}", format_value(value)] for name, value in list(book["round"]["kernels_ms"].items())[:5]
-    ]
+    rows = [["evaluation" if name == "judge" else name, format_value(value)]
+            for name, value in sorted(ms.items(), key=lambda item: -(item[1] or 0))]
+    kernels = list(book["round"]["kernels_ms"].items())[:5]
+    rows += [[f"kernel {name[:60]}", format_value(value)] for name, value in kernels]
     rows += [[f"wait for the GPU at {place}", str(times)] for place, times in list(book["round"]["syncs"].items())[:5]]
     return Grid("where a round goes (cnn4): ms, without the phases inside", ["phase", "ms"], rows)
 
@@ -244,8 +244,9 @@ def list_candidates(book: JsonObject) -> Grid:
 
 def list_sums(book: JsonObject) -> Grid:
     """List the milliseconds of sums, evaluation and MPI."""
-    return Grid("sums, judging, MPI", ["what", "clients or ranks", "ms", "failed"],
-                [[row["what"], str(row["clients"]), format_value(row["ms"]), row["error"]] for row in book["sums"]])
+    rows = [[row["what"].replace("judging", "evaluation"), str(row["clients"]), format_value(row["ms"]), row["error"]]
+            for row in book["sums"]]
+    return Grid("sums, evaluation, MPI", ["what", "clients or ranks", "ms", "failed"], rows)
 
 
 def list_runs(book: JsonObject) -> Grid:
@@ -254,8 +255,8 @@ def list_runs(book: JsonObject) -> Grid:
              *map(str, (row["ranks"], row["every"], row["rounds"])),
              *map(format_value, (row["seconds"], row["train_s"], row["judge_s"])), row["error"]]
             for row in book["runs"]]
-    return Grid("whole runs of cnn4", ["engine", "ranks", "judged every", "rounds", "seconds in rounds",
-                                       "train s (last)", "judge s (last)", "failed"], rows)
+    return Grid("whole runs of cnn4", ["engine", "ranks", "evaluated every", "rounds", "seconds in rounds",
+                                       "train s (last)", "evaluation s (last)", "failed"], rows)
 
 
 def group_rows(rows: list[JsonObject], key: Callable[[JsonObject], Key]) -> dict[Key, list[JsonObject]]:

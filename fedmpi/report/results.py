@@ -90,7 +90,7 @@ class ReportRun:
 
     @property
     def judged_part(self) -> str:
-        """The part of the samples that its rounds are judged on, "test" or "validation" (`evaluate.on`)."""
+        """The part of the samples that its rounds are evaluated on, "test" or "validation" (`evaluate.on`)."""
         return str(flatten_settings(self.settings or {}).get("evaluate.on", "test"))
 
     @cached_property

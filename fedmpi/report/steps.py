@@ -10,7 +10,8 @@ from fedmpi.engines.step_counter import KINDS
 from fedmpi.json_values import JsonObject
 
 UNCOUNTED = "steps are not known of {}: runs of fedmpi 0.1 did not count them; run them again"
-STEPS_EXPLAINED = "steps: gradients behind a client's judged model, mean over clients; two models side by side take two"
+STEPS_EXPLAINED = (
+    "steps: gradients behind a client's evaluated model, mean over clients; two models side by side take two")
 # Rows did equal work if their steps differ by less than this part of the most steps.
 EQUAL_WORK = .01
 

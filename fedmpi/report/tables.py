@@ -36,7 +36,7 @@ class Cell(NamedTuple):
     published: tuple[float, float | None] | None
     # the method splits clusters, and did so with no seed
     unsplit: bool = False
-    # steps behind a client's judged model, by kind; None: they were not counted
+    # steps behind a client's evaluated model, by kind; None: they were not counted
     steps: dict[str, float] | None = None
     # how its numbers are written, see Python's format()
     form: str = PERCENT_FORM

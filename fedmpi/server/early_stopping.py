@@ -18,7 +18,7 @@ from fedmpi.task import Task, find_task
 
 
 def refuse_validation_settings(config: Config, federation: Federation) -> None:
-    """Refuse settings that ask for validation samples that no honest client has, or that are judged too late.
+    """Refuse settings that ask for validation samples that no honest client has, or that are evaluated too late.
 
     Raises:
         BadInput: with the setting and a remedy."""
@@ -34,12 +34,12 @@ def refuse_validation_settings(config: Config, federation: Federation) -> None:
             raise BadInput(f"{name} = validation, but no honest client has enough samples for a validation part: raise "
                            "its share in data.split, or lower data.clients")
     if config.stop and not config.evaluate.every:
-        raise BadInput(f"stop.patience = {config.stop.patience}, but evaluate.every = 0 judges the last round alone: "
-                       "set evaluate.every to 1 or more")
+        raise BadInput(f"stop.patience = {config.stop.patience}, but evaluate.every = 0 evaluates the last round "
+                       "alone: set evaluate.every to 1 or more")
 
 
 def name_validation_key(task: Task) -> str:
-    """Return the key of the mean on validation samples, in lines of rounds that are judged on test samples, too."""
+    """Return the key of the mean on validation samples, in lines of rounds that are evaluated on test samples, too."""
     return f"{task.key}_validation"
 
 

@@ -74,7 +74,7 @@ class EdgeLedger:
 
     def count_loss_work(self, n: int) -> RoundWork:
         """Return what it takes a client with n samples to tell its loss: forward passes, for the weights that it is
-        judged by (before they are adapted) and over them."""
+        evaluated with (before they are adapted) and over them."""
         if (LOSS_STAGE, n) not in self.known:
             shared, mine = self.make_first_states()
             passed, batches = n, count_batches(n, self.local.batch, False)

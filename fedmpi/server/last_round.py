@@ -19,13 +19,13 @@ def evaluate_last_round(run: Run) -> None:
     if is_evaluated(facts):
         return
     table, reports = run.pool.judge(state.round, state.shared)
-    # of judging alone
+    # of evaluation alone
     made = state.steps.add_round(reports.steps, 1, len(run.federation.sizes))
     state.metrics = [line for line in state.metrics if line["round"] != state.round]
     # metrics.jsonl holds the line without measures.
     run.recorder.folder.request_metrics_rewrite()
     steps = facts.get("steps", {}) | made["steps"]
     run.recorder.record_round(table, facts | made | {"steps": steps, "seconds": state.seconds})
-    run.progress.note(f"round {state.round} was not evaluated, and is the last one now: judged")
+    run.progress.note(f"round {state.round} is the last one now, and was not evaluated: evaluated now")
     with run.disk_errors.handled(state.round):
         run.checkpoints.save()

@@ -39,7 +39,7 @@ def split_measures(table: np.ndarray) -> dict[str, np.ndarray]:
 
 def make_metrics_line(rows: dict[str, np.ndarray], honest: np.ndarray, further: Sequence[str] = (),
                       task: Task = CLASSIFICATION) -> dict[str, float]:
-    """Return what a line of metrics.jsonl says of the clients; {} if none was judged.
+    """Return what a line of metrics.jsonl says of the clients; {} if none was evaluated.
 
     Args:
         rows: measures by the ending of their names, as `split_measures` returns them.
@@ -54,7 +54,7 @@ def make_metrics_line(rows: dict[str, np.ndarray], honest: np.ndarray, further: 
 
 def summarise_newcomers(rows: dict[str, np.ndarray], further: Sequence[str] = (),
                         task: Task = CLASSIFICATION) -> dict[str, float]:
-    """Return what a line of metrics.jsonl says of the new clients; {} if there are none, or none was judged.
+    """Return what a line of metrics.jsonl says of the new clients; {} if there are none, or none was evaluated.
 
     Args:
         rows: measures of the new clients by the ending of their names, as `split_measures` returns them.
@@ -87,7 +87,7 @@ def make_history_columns(rows: dict[str, np.ndarray], further: Sequence[str] = (
 
 
 def summarise_clients(rows: np.ndarray, further: Sequence[str] = (), task: Task = CLASSIFICATION) -> dict[str, float]:
-    """Summarise the measures of clients; clients that were not judged or have no test samples do not count.
+    """Summarise the measures of clients; clients that were not evaluated or have no test samples do not count.
 
     A further measure has a mean over the clients for which it is defined, and the number of all others.
 

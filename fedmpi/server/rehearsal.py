@@ -96,7 +96,7 @@ def refuse_faulty_method(config: Config, federation: Federation, model: Model) -
 
 
 def rehearse_round(config: Config, federation: Federation, model: Model) -> None:
-    """Call the functions that a round of training and judging calls. Raises BadInput and FaultyCode."""
+    """Call the functions that a round of training and evaluation calls. Raises BadInput and FaultyCode."""
     with blame_function(config.method, "with_model"):
         method = config.method.with_model(model)
     if not isinstance(method, Method) or method.model is not model:

@@ -1,4 +1,4 @@
-"""Record the rounds of a run: what each found and cost, how clients were judged, and what the user is told of it.
+"""Record the rounds of a run: what each found and cost, how clients were evaluated, and what the user is told of it.
 
 The records are written to metrics.jsonl (a line per round) and history.h5 (a row per client and evaluated round).
 Legend: N clients, n participants."""

@@ -1,5 +1,5 @@
 """The rounds of a run at rank 0, as in the picture of one round: choose participants, let the workers train, do the
-server's algebra on their rows, judge, save."""
+server's algebra on their rows, evaluate, save."""
 from __future__ import annotations
 
 import copy

@@ -75,12 +75,12 @@ def choose_highest(ids: np.ndarray, losses: np.ndarray, count: int) -> np.ndarra
 
 
 def choose_addressed(config: Config, sizes: np.ndarray, who: Participants, judge: bool) -> Participants:
-    """Return whom the server addresses in a round: the participants, or all clients if all are judged after it.
+    """Return whom the server addresses in a round: the participants, or all clients if all are evaluated after it.
 
     Args:
         sizes: training samples of each client, (N,).
         who: the participants.
-        judge: clients are judged after this round."""
+        judge: clients are evaluated after this round."""
     if not judge or config.evaluate.after_training != "all":
         return who
     everybody = Participants(np.arange(len(sizes)), sizes, who.round, who.seed, who.clients)

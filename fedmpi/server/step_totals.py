@@ -31,15 +31,15 @@ class StepTotals:
 
     def add_round(self, steps: np.ndarray, trained: int, clients: int) -> JsonObject:
         """Add the steps of a round; return the mean steps of a participant, with those that a client takes in the mean
-        to be judged, and the mean steps of all clients so far.
+        to be evaluated, and the mean steps of all clients so far.
 
-        Models that are trained only to be judged are not kept. Of their steps the latest ones count, so that the sum
-        over kinds is what stands behind the judged models.
+        Models that are trained only to be evaluated are not kept. Of their steps the latest ones count, so that the sum
+        over kinds is what stands behind the evaluated models.
 
         Args:
             steps: the steps of each rank, as RankReports has them, (ranks, 3 * kinds).
             trained: the number of participants that trained.
-            clients: the number of all clients, any of which may have been judged."""
+            clients: the number of all clients, any of which may have been evaluated."""
         counts = steps.sum(0).reshape(-1, len(KINDS))
         judged = counts[JUDGED]
         self.totals += counts[PARTICIPANTS] + counts[OTHERS]

@@ -17,8 +17,8 @@ PROFILES_FOLDER = Path(__file__).parent / "profiles"
 LARGEST_PROFILE_BYTES = 100_000
 # option -> the type of its value, and the field of JobScript that it sets
 FIELDS: dict[str, tuple[type, str]] = {
-    "nodes": (int, "nodes"), "ntasks": (int, "ranks"), "cpus": (int, "cpus"), "gpus": (int, "gpus"),
-    "gpu_request": (str, "gpu_request"), "time": (str, "time"), "partition": (str, "partition"),
+    "nodes": (int, "nodes"), "ranks": (int, "ranks"), "ntasks": (int, "ranks"), "cpus": (int, "cpus"),
+    "gpus": (int, "gpus"), "gpu_request": (str, "gpu_request"), "time": (str, "time"), "partition": (str, "partition"),
     "account": (str, "account"), "at_once": (int, "at_once"), "signal": (str, "signal"),
     "command": (str, "command"), "launcher": (str, "launcher"), "mpi": (str, "mpi"), "restarts": (int, "restarts"),
     "chain": (int, "chain"), "setup": (str, "setup")}
@@ -71,6 +71,8 @@ def load_profile(name: str) -> Profile:
     options = values.pop("option", [])
     if not isinstance(options, list) or not all(isinstance(option, str) for option in options):
         raise BadInput(f"--profile {name}: option should be a list of texts, for example [--qos=long]")
+    if {"ranks", "ntasks"} <= values.keys():
+        raise BadInput(f"--profile {name}: ranks and ntasks are two names of one option; leave ntasks out")
     fields = dict(read_field(name, key, value) for key, value in values.items())
     return Profile(name, options=tuple(options), fields=fields, **texts)
 

@@ -34,12 +34,12 @@ SIGNAL = re.compile(r"(?:[BR]{1,2}:)?\w{1,10}(?:@\d{1,5})?", re.ASCII)
 ARRAY_OPTIONS = "--array, and --at-once"
 # The plan is written from these options; given to sbatch beside it they would contradict it.
 PLANNED_OPTIONS = {
-    "--nodes": "--nodes", "-N": "--nodes", "--ntasks": "--ntasks", "-n": "--ntasks", "--ntasks-per-node": "--ntasks",
+    "--nodes": "--nodes", "-N": "--nodes", "--ntasks": "--ranks", "-n": "--ranks", "--ntasks-per-node": "--ranks",
     "--cpus-per-task": "--cpus", "-c": "--cpus", "--time": "--time", "-t": "--time", "--array": ARRAY_OPTIONS,
     "-a": ARRAY_OPTIONS, "--job-name": "--name", "-J": "--name", "--signal": "--signal", "--wrap": "--command",
     "--no-requeue": "--restarts 0", "--requeue": "--restarts"}
 # What `fedmpi sweep` has in place of these options of `fedmpi submit`; the others it takes from a profile.
-IN_SWEEPS = {"--ntasks": "has --ranks", "--cpus": "has --cpus", "--time": "has --time", ARRAY_OPTIONS: "has --at-once",
+IN_SWEEPS = {"--ranks": "has --ranks", "--cpus": "has --cpus", "--time": "has --time", ARRAY_OPTIONS: "has --at-once",
              "--nodes": "gives each run one node", "--name": "names the job after the folder of its runs"}
 # Short options stand together, and the value of the last one behind it: -HN3. These take none.
 GLUED_OPTION = re.compile(r"-[hHIkOQsvVW]*([A-Za-z])")
@@ -100,7 +100,7 @@ class JobScript:
     setup: str = ":"
 
     def __post_init__(self) -> None:
-        for option, value in (("nodes", self.nodes), ("ntasks", self.ranks), ("cpus", self.cpus)):
+        for option, value in (("nodes", self.nodes), ("ranks", self.ranks), ("cpus", self.cpus)):
             if not 1 <= value <= LARGEST_NUMBER:
                 raise BadInput(f"--{option} {value}: should be 1 or more, and at most {LARGEST_NUMBER:,}")
         for option, value in (("gpus", self.gpus), ("restarts", self.restarts), ("chain", self.chain),
@@ -108,7 +108,7 @@ class JobScript:
             if not 0 <= value <= LARGEST_NUMBER:
                 raise BadInput(f"--{option} {value}: should be 0 or more, and at most {LARGEST_NUMBER:,}")
         if self.nodes > self.planned_ranks:
-            raise BadInput(f"--ntasks {self.ranks} on {self.nodes} nodes: a node would be empty; ask for fewer nodes")
+            raise BadInput(f"--ranks {self.ranks} on {self.nodes} nodes: a node would be empty; ask for fewer nodes")
         if self.gpu_request not in GPU_REQUESTS:
             raise BadInput(f"--gpu-request {self.gpu_request}: there are {', '.join(GPU_REQUESTS)}")
         check_array_size(len(self.array))

@@ -75,7 +75,7 @@ class Outcome(NamedTuple):
 
     @property
     def evaluated(self) -> list[JsonObject]:
-        """The lines of rounds in which clients were judged."""
+        """The lines of rounds in which clients were evaluated."""
         return list_evaluated(self.lines)
 
     def __str__(self) -> str:
@@ -168,7 +168,7 @@ def read_result(folder: Path) -> JsonObject | None:
 
 
 def find_new_name(key: str, on: str) -> str:
-    """Return what a measure that 0.1 named is called now; `on` is the part that its run was judged on."""
+    """Return what a measure that 0.1 named is called now; `on` is the part that its run was evaluated on."""
     return f"{key.removesuffix('_best')}{BEST_ON}{on}"
 
 
@@ -232,12 +232,12 @@ def is_list_of_numbers(value: object) -> bool:
 
 
 def is_evaluated(line: JsonObject) -> bool:
-    """Say whether clients were judged in the round of a line of metrics.jsonl."""
+    """Say whether clients were evaluated in the round of a line of metrics.jsonl."""
     return any(task.key in line for task in TASKS.values())
 
 
 def list_evaluated(lines: list[JsonObject]) -> list[JsonObject]:
-    """Return the lines of rounds in which clients were judged: others hold the facts of their round alone."""
+    """Return the lines of rounds in which clients were evaluated: others hold the facts of their round alone."""
     return [line for line in lines if is_evaluated(line)]
 
 

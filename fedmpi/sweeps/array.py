@@ -59,5 +59,5 @@ def make_array(runs: list[PlannedRun], profile: str | None = None, options: Sequ
         folders=tuple(str(run.folder.relative_to(out)) for run in runs), out=str(out),
         accept_changed_code=runs[0].accept_changed_code,
         **fields | {"nodes": 1, "name": make_slug(out.name)[:LONGEST_JOB_NAME]})
-    refuse_contradictions(job, asked, "--ranks", ((run.overrides, run.settings) for run in runs))
+    refuse_contradictions(job, asked, ((run.overrides, run.settings) for run in runs))
     return replace(job, settings=choose_gpu_settings(job, [run.settings for run in runs]))

@@ -84,7 +84,7 @@ def count_samples(own: Config, other: Config, batches: int) -> int:
 
 
 def count_total_steps(config: Config, samples: int) -> float:
-    """Return the steps behind a client's judged model at the end of a run, mean over clients of so many samples."""
+    """Return the steps behind a client's evaluated model at the end of a run, mean over clients of so many samples."""
     clients = config.data.clients - config.data.new_clients
     try:
         method = config.method.with_model(build_counted_network())

@@ -26,8 +26,8 @@ def check_measures(main: str, further: Collection[str]) -> None:
 
 
 def refuse_unchosen(measures: Iterable[str], settings: Config, where: str) -> None:
-    """Raise BadInput if a table is to show the round that is best on validation samples, and a run has none, or judges
-    nothing else."""
+    """Raise BadInput if a table is to show the round that is best on validation samples, and a run has none, or
+    evaluates nothing else."""
     data = settings.data
     for measure in measures:
         if not measure.endswith(AT_BEST_VALIDATION):
@@ -37,7 +37,7 @@ def refuse_unchosen(measures: Iterable[str], settings: Config, where: str) -> No
                            f"{list(data.split)} has no share of them: set data.split: [0.6, 0.15, 0.25], or measure: "
                            f"{find_new_name('accuracy_best', 'test')}")
         if settings.evaluate.on != "test":
-            raise BadInput(f"{where}: measure {measure} is of test samples, and evaluate.on = validation judges none: "
+            raise BadInput(f"{where}: measure {measure} is of test samples, and evaluate.on = validation uses none: "
                            f"set measure: {find_new_name('accuracy_best', 'validation')}")
 
 

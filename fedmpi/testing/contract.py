@@ -52,7 +52,7 @@ def make_engine(name: str) -> Engine:
 
 
 def compare_engines(subject: Subject) -> None:
-    """Train one by one and many at once, and make the models by which clients are judged in both ways."""
+    """Train one by one and many at once, and make the models that clients are evaluated with in both ways."""
     run = subject.straight()
     found = measure_distance(subject.straight("vmap").state(), run.state())
     if not found < NEAR:
@@ -131,21 +131,21 @@ def check_independence(subject: Subject) -> None:
 
 
 def check_judging(subject: Subject) -> None:
-    """Permute the test labels, and judge before the last round."""
+    """Permute the test labels, and evaluate before the last round."""
     run = Lab(subject.make(), OtherTests(subject.federation), share=SHARE).go(1)
     run.round(1, judge=True)
     run.round(2)
     if run.digest() != subject.straight().digest():
-        raise Broken("other test labels, or judging before the last round, change what is learned")
+        raise Broken("other test labels, or an evaluation before the last round, change what is learned")
     other, same = run.judge(3), subject.straight().judge(3)
     if np.array_equal(other[:, 0], same[:, 0]):
         raise Broken("permuted test labels do not change the measures")
     if not np.array_equal(other, run.judge(3), equal_nan=True):
-        raise Broken("judging twice gives two results")
+        raise Broken("two evaluations give two results")
 
 
 def check_odd_clients(subject: Subject) -> None:
-    """Train and judge with a client of one sample, one of a single class, and one without test samples."""
+    """Train and evaluate with a client of one sample, one of a single class, and one without test samples."""
     for engine in (Loop(), Vmap()):
         run = Lab(subject.make(), OddClients(subject.federation), engine).go(1, judge=True)
         bad = [name for name, v in run.state().items() if not v.isfinite().all()]
@@ -153,7 +153,7 @@ def check_odd_clients(subject: Subject) -> None:
             raise Broken(f"engine {engine.name}: with odd clients {', '.join(bad)} are not finite")
         before = split_measures(run.judged)[""]
         if before[2, 1] != 0 or (np.delete(before[:, 1], 2) != 12).any():
-            raise Broken(f"engine {engine.name}: not all test samples of each client are judged")
+            raise Broken(f"engine {engine.name}: not all test samples of each client are evaluated")
         if not np.isfinite(list(summarise_clients(before).values())).all():
             raise Broken(f"engine {engine.name}: a measure is not finite")
 
@@ -202,7 +202,7 @@ def check_arguments(subject: Subject) -> None:
 
 
 def check_setting(subject: Subject, setting: str) -> None:
-    """Change one setting, and compare three rounds, and then what is judged."""
+    """Change one setting, and compare three rounds, and then what is evaluated."""
     value, both = subject.choose_other(setting)
     other = Lab(subject.make(**{**both, setting: value}), subject.federation, share=SHARE).open()
     straight = subject.straight(settings=both)
@@ -282,7 +282,7 @@ PROMISES = [
             check_renumbering),
     Promise("independence", "a client does not depend on who was trained before it",
             "keep nothing on the method object, in globals or in networks", check_independence),
-    Promise("judging", "neither judging nor test samples have an influence",
+    Promise("judging", "neither evaluation nor test samples have an influence",
             "`personal` must return weights and change nothing", check_judging),
     Promise("odd clients", "clients of a single sample or class are clients",
             "guard divisions by counts: clamp_min(1), torch.where", check_odd_clients),

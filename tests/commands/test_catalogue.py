@@ -86,7 +86,7 @@ def test_a_method_says_what_a_round_sends(name, down, up):
 
 def test_a_listing_has_its_heads_and_says_what_they_mean():
     text = catalogue.list_kind("methods")
-    assert text.splitlines()[0].split() == ["name", "title", "paper", "judged", "by", "down", "up"]
+    assert text.splitlines()[0].split() == ["name", "title", "paper", "evaluated", "model", "down", "up"]
     rows = {line.split()[0]: line for line in text.splitlines()[2:] if line[:1] not in " -"}
     assert rows["fedavg"].split()[1] == "FedAvg" and rows["fedavg"].split()[-2:] == ["P", "P"]
     said = " ".join(text.rpartition("\n\n")[2].split())

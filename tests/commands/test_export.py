@@ -181,7 +181,7 @@ def test_what_cannot_be_exported(bench, tmp_path):
     assert "holds no checkpoint" in refused(tmp_path, out)
     assert "cannot be used as a checkpoint" in refused(run / "config.yaml", out)
     several = ran(bench, "several", "rounds=1", "method={name: fedavg_plus, K: 2}")
-    assert "does not judge by one network" in refused(several, out, "--client", 0)
+    assert "is not evaluated with one network" in refused(several, out, "--client", 0)
     assert not out.exists()
     done = CliRunner().invoke(app, ["export", str(run), str(tmp_path), "--client", "0"])
     assert done.exit_code == 2 and f"{tmp_path} cannot be written" in done.output

@@ -76,7 +76,7 @@ def test_the_same_hashes_on_one_rank_and_on_three(tmp_path, table, monkeypatch, 
     said = capsys.readouterr().out
     assert "1 of 1 runs are not published for this version of fedmpi" in said and f"added to {table}" in said
     done = call(3, lambda: exit(verify.verify_command(str(tmp_path), False)), cwd=ROOT)
-    assert done.returncode == 0 and "all 1 hashes are known ones" in done.stdout, done.stderr
+    assert done.returncode == 0 and "all 1 digests are known ones" in done.stdout, done.stderr
     (row,) = verify.read_published_hashes()
     hashes = re.findall(r"^(\S+) +([0-9a-f]{16})  known$", done.stdout, re.M)
     assert dict(hashes) == row["hashes"] and hashes
@@ -94,13 +94,13 @@ def test_the_same_hashes_on_one_rank_and_on_three(tmp_path, table, monkeypatch, 
 def test_a_new_hash_is_judged_by_its_loss(loss, verdict, code, tmp_path, table, quickly, capsys):
     publish(table)
     assert verify.verify_machine(Solo(), str(tmp_path)) == 0
-    assert "all 2 hashes are known ones" in capsys.readouterr().out
+    assert "all 2 digests are known ones" in capsys.readouterr().out
     quickly["fedmhc"] = verify.FinalValues("fedcba9876543210", loss)
     assert verify.verify_machine(Solo(), str(tmp_path)) == code
     said = capsys.readouterr().out
     assert re.search(rf"fedmhc +fedcba9876543210 +{verdict}", said)
     assert re.search("fedavg +0123456789abcdef +known\n", said)
-    assert ("1 of 2 runs are wrong" if code else "1 of 2 hashes are new, and their losses agree") in said
+    assert ("1 of 2 runs are wrong" if code else "1 of 2 digests are new, and their losses agree") in said
 
 
 def test_what_the_bits_of_a_run_depend_on():
@@ -126,7 +126,7 @@ def test_hashes_of_another_environment_are_known_and_the_loss_nearest_counts(wha
            "losses": LOSSES | {"fedmhc": 9}}
     table.write_text(f"{table.read_text()}- {json.dumps(far)}\n")
     assert verify.verify_machine(Solo(), str(tmp_path)) == 0
-    assert "all 2 hashes are known ones" in capsys.readouterr().out
+    assert "all 2 digests are known ones" in capsys.readouterr().out
     quickly["fedmhc"] = verify.FinalValues("fedcba9876543210", .5)
     assert verify.verify_machine(Solo(), str(tmp_path)) == 0
 
@@ -142,7 +142,7 @@ def test_hashes_of_another_version_do_not_count(tmp_path, table, quickly, capsys
 def test_a_machine_that_does_not_repeat_itself_is_found_out(tmp_path, table, quickly, capsys):
     quickly["again"] = verify.FinalValues("fedcba9876543210", LOSSES["fedavg"])
     assert verify.verify_machine(Solo(), str(tmp_path)) == 1
-    assert "fedavg gave another hash when it was repeated, fedcba9876543210" in capsys.readouterr().out
+    assert "fedavg gave another digest when it was repeated, fedcba9876543210" in capsys.readouterr().out
     with pytest.raises(FedmpiError, match="not published"):
         verify.verify_machine(Solo(), str(tmp_path), add=True)
     assert verify.read_published_hashes() == []
@@ -165,9 +165,9 @@ def test_a_row_of_before_is_told_and_replaced(tmp_path, table, quickly, capsys):
     quickly["fedmhc"] = verify.FinalValues("fedcba9876543210", .5)
     assert verify.verify_machine(Solo(), str(tmp_path)) == 0
     said = capsys.readouterr().out
-    assert "1 of 2 hashes are new" in said and "is published with other hashes of fedmhc: fedmpi has changed" in said
+    assert "1 of 2 digests are new" in said and "is published with other digests of fedmhc: fedmpi has changed" in said
     assert verify.verify_machine(Solo(), str(tmp_path), add=True) == 0
-    assert "in place of a row with other hashes of fedmhc\n" in capsys.readouterr().out
+    assert "in place of a row with other digests of fedmhc\n" in capsys.readouterr().out
     assert table.read_text().startswith(f"# kept\n{other}- environment")
     assert verify.read_published_hashes()[1:] == [{"environment": verify.describe_environment(), "losses": LOSSES,
                                                    "hashes": HASHES | {"fedmhc": "fedcba9876543210"}}]

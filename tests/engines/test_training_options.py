@@ -90,7 +90,7 @@ def test_no_crop_may_lose_the_image(pictures, padding, refused):
 
 
 def test_steps_for_clients_that_are_held_back_count_if_there_are_any():
-    """The method has its own steps only for newcomers."""
+    """The method has its own steps only for new clients."""
     class Adapts(FedAvg):
         title = "Adapts"
 

@@ -70,7 +70,7 @@ def test_one_group_is_fedavg_from_its_first_training_on():
 
 def test_groups_are_static():
     lab, seen = run("fedgroup", rounds=0, K=2, first=2), []
-    # This engine trains newcomers and others at once.
+    # This engine trains new clients and others at once.
     lab.group.engine = Vmap()
     # The groups are not those that updates would now give.
     group = lab.shared.group

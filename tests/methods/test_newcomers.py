@@ -25,10 +25,10 @@ from tests.methods.trial import near
 NEW, ROUNDS = [6, 7], 2
 REFUSED = ("fedamp", "fedfomo")
 SERVED = tuple(name for name in NAMES if name not in REFUSED)
-# Methods that serve a newcomer like a client that has not taken part yet.
+# Methods that serve a new client like a client that has not taken part yet.
 LIKE_CLIENTS = ("fedavg", "fedprox", "fedavg_plus", "fedprox_plus", "per_fedavg", "fedbabu", "fedsr", "fedcr", "fedala",
                 "fedah", "fedmhc_ah", "pfedcam", "ifca", "ifca_cam")
-# Settings with which the newcomers' own choice matters.
+# Settings with which the new clients' own choice matters.
 MORE = {"fedcps": {"subset": 1., "k": 2}, "fesem": {"k": 3}, "ifca": {"k": 3}, "fedah": {"mix_start": .7},
         "fedmhc": {"M": 3}, "fedmhc_ah": {"M": 3}, "ifca_cam": {"warm_up": 1, "k": 3}, "fesem_cam": {"k": 3}}
 
@@ -66,7 +66,7 @@ def test_every_method_says_how_or_refuses():
         assert bool(cls.serves_newcomers) == (name not in REFUSED)
         config = resolve({"method": name, "data": {"new_clients": 2}, "train": {"lr": .01}})
         if name in REFUSED:
-            with pytest.raises(BadInput, match=f"new_clients = 2: {cls.title} cannot serve newcomers"):
+            with pytest.raises(BadInput, match=f"new_clients = 2: {cls.title} cannot serve new clients"):
                 refuse_newcomers(config, config.method)
 
 

@@ -108,6 +108,7 @@ def test_markdown_has_every_table_once(book):
     assert "- a cpu, PyTorch 2.15.0, CUDA 13.2, cuDNN 92600, driver -, commit a404689" in said
     assert "SMALL: a trial of the steps; the figures say nothing" in said
     assert "| mlp digits | float32 | 0.578 | 0.567 | 0.534 | 3 | 0.89 x | 0.37 x | 0.36 x |" in said
+    assert "| evaluation | 4 | 25.2 |" in said and "| evaluation | 18.3 |" in said and "judg" not in said
     titles = [line for line in said.splitlines() if line.startswith("**")]
     assert len(titles) == len(set(titles)) == len(gpu_tables.list_grids(book)) == 13
 

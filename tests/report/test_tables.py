@@ -18,7 +18,7 @@ MARKDOWN = r"""| | one | steps | length | published | difference | two |
 | Beta & co | **70.00** * | 400 | - | 75.00 | -5.00 | - * |
 | Gamma | 25.00 ± 7.07 | 600 | 0.3 % of 1,500 | 30.00 | -5.00 | **40.00 ± 7.07** |
 
-steps: gradients behind a client's judged model, mean over clients; two models side by side take two
+steps: gradients behind a client's evaluated model, mean over clients; two models side by side take two
 
 steps are not known of two: runs of fedmpi 0.1 did not count them; run them again
 
@@ -53,7 +53,7 @@ Kendall's $\tau$ & \multicolumn{5}{c}{$0.33$} & \multicolumn{1}{c}{} \\
 \bottomrule
 \end{tabular}
 \par $^{*}$ not all seeds are finished
-\par steps: gradients behind a client's judged model, mean over clients; two models side by side take two
+\par steps: gradients behind a client's evaluated model, mean over clients; two models side by side take two
 \par steps are not known of two: runs of fedmpi 0.1 did not count them; run them again
 \par one: unequal work, from 400 steps (Beta \& co) to 1,875.8 (Alpha)
 \par length: the rounds of a run, as a share of those behind the published number
@@ -74,7 +74,7 @@ SECONDS = r"""| | one | steps | two |
 | Beta & co | 9.00 * | 400 | - * |
 | Gamma | **1.50 ± 0.71** | 600 | 7.00 ± 1.41 |
 
-steps: gradients behind a client's judged model, mean over clients; two models side by side take two
+steps: gradients behind a client's evaluated model, mean over clients; two models side by side take two
 
 steps are not known of two: runs of fedmpi 0.1 did not count them; run them again
 

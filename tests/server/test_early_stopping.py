@@ -238,7 +238,7 @@ def refused(bench, capsys, *words) -> str:
     (["stop={}", SPLIT], "stop.patience is missing and has no default: set it"),
     (["stop={patience: 5, on: test}", SPLIT], "stop.on = 'test': should be 'validation'"),
     (["stop.patience=5", "evaluate.every=0", SPLIT],
-     "stop.patience = 5, but evaluate.every = 0 judges the last round alone: set evaluate.every to 1 or more"),
+     "stop.patience = 5, but evaluate.every = 0 evaluates the last round alone: set evaluate.every to 1 or more"),
     (["stop.patience=5", "data.split=[.9, .0001, .0999]"], "stop.on = validation, but no honest client has enough "
      "samples for a validation part: raise its share in data.split, or lower data.clients")])
 def test_what_cannot_stop_a_run_is_refused_in_one_line(bench, capsys, words, line):

@@ -187,7 +187,7 @@ def test_a_server_that_trains_has_no_rank_of_its_own(runs):
 
 
 def test_ranks_are_those_of_the_profile_unless_they_are_asked_for(runs, tmp_path):
-    (tmp_path / "site.yaml").write_text("ntasks: 5\n")
+    (tmp_path / "site.yaml").write_text("ranks: 5\n")
     assert array.make_array(runs, "./site.yaml", time="10", ranks=None).ranks == 5
     assert array.make_array(runs, "./site.yaml", time="10", ranks=3).ranks == 3
     assert array.make_array(runs, time="10", ranks=None).ranks == 1

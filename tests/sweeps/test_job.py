@@ -103,7 +103,7 @@ CHOSEN = "accuracy_at_best_validation"
      "share of them: set data.split: [0.6, 0.15, 0.25], or measure: accuracy_best_on_test"),
     ("f1_mean", {f"f1{CHOSEN[8:]}": {}}, {"data.split": [.7, 0, .3]}, "data.split = [0.7, 0.0, 0.3] has no share"),
     (CHOSEN, {}, SPLIT | {"evaluate.on": "validation"}, f"measure {CHOSEN} is of test samples, and evaluate.on = "
-     "validation judges none: set measure: accuracy_best_on_validation")])
+     "validation uses none: set measure: accuracy_best_on_validation")])
 def test_a_round_chosen_on_validation_needs_samples_for_it(write, tmp_path, measure, also, settings, words):
     """Every run of the job needs them; the line names the first one that has none."""
     path = write(measure=measure, also=also, set=settings)

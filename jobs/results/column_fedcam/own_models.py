@@ -1,9 +1,9 @@
-"""FeSEM-CAM with every client judged by g + theta_i, as Fed-CAM's equation 12 adds them up.
+"""FeSEM-CAM with every client evaluated with g + theta_i, as Fed-CAM's equation 12 adds them up.
 
     PYTHONPATH=jobs/results/column_fedcam fedmpi run CONFIG method='{name: own_models:FeSEMCAMOwn, k: 5}'
 
-Training is that of `fesem_cam`, and so is the digest; only the model that a client is judged by is another one. It is
-meant for `warm: local`, the default: it adds theta_i also in rounds in which g warms up alone."""
+Training is that of `fesem_cam`, and so is the digest; only the model that a client is evaluated with is another one. It
+is meant for `warm: local`, the default: it adds theta_i also in rounds in which g warms up alone."""
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -8,7 +8,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.methods.fedcr:FedCR.unadapted", "if self.ft", "if not self.ft"),
     ("fedmpi.methods.fedsr:FedSR.unadapted", "if self.ft", "if not self.ft"),
     ("fedmpi.methods._cam:CAM.list_oddities", "self.warm_up < rounds", "self.warm_up <= rounds"),
-    # newcomers
+    # new clients
     ("fedmpi.methods.fedmhc:FedMHC.serve_newcomer", "self.model, w, pull", "self.model, mine.theta, pull"),
     ("fedmpi.methods.fedmhc:FedMHC.serve_newcomer", "self.choose_group(shared, data)", "0 * data.id"),
     ("fedmpi.methods.fedmhc:FedMHC.serve_newcomer", "side_by_side(w, w, data)", "side_by_side(w, mine.theta, data)"),

@@ -105,5 +105,6 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.slurm.deadline:parse_time_limit", "total > LONGEST_LIMIT_S", "False"),
     # profiles
     ("fedmpi.slurm.profiles:load_profile", "path.exists() and not path.is_file()", "False"),
+    ("fedmpi.slurm.profiles:load_profile", '{"ranks", "ntasks"} <= values.keys()', "False"),
     ("fedmpi.slurm.profiles:read_field", "or isinstance(value, bool)", ""),
     ("fedmpi.slurm.profiles:Profile.untested", 'in ("no", "not stated")', 'in ("no",)')]
