@@ -114,8 +114,8 @@ def decide(config_path: str | Path | Mapping[str, object], overrides: Sequence[s
                                "raise rounds, or start a new run with another --out")
             accepted, said = accept_code(snapshot, own_code, accept_changed_code, config)
             warnings += said
-        elif resume:
-            refuse_lost_rounds(folder.path, plain)
+        if resume == NEWEST_CHECKPOINT:
+            refuse_lost_rounds(folder.path, plain, snapshot.round if snapshot else 0)
         warnings += describe_unknown_code(own_code)
     except BaseException as error:
         logged = log_cause(folder, error) if isinstance(error, FaultyCode) else None

@@ -67,7 +67,6 @@ def prepare_run(parts: Parts, decision: Decision, progress: Progress, stop: Call
         decision.warnings += checkpoint.warn_of_another_gpu(decision.snapshot, run.recorder.gpus)
     elif decision.wants_newest:
         progress.say(f"no checkpoint in {folder.path} yet: starting with round 1")
-    folder.remove_result()
     folder.store_config(to_plain(parts.config))
     folder.store_clients(clients)
     choose_engine(run, decision.snapshot)
@@ -82,6 +81,10 @@ def prepare_run(parts: Parts, decision: Decision, progress: Progress, stop: Call
     for warning in filter(None, [*decision.warnings, folder.set_later_checkpoints_aside(state.round),
                                  folder.truncate_history(kept, known)]):
         progress.say(f"warning: {warning}")
+    # A run with nothing left to do keeps its result until the next one replaces it, and other writes come first: a full
+    # disk costs no result.
+    if not run.is_over:
+        folder.remove_result()
     return run
 
 

@@ -78,7 +78,7 @@ class ClientHolder(Protocol):
         """Return a client's training samples and labels."""
 
     def apply(self, function: Callable[..., State], clients: list[int], shared: State, when: int,
-              whose: int | None = None, to_judge: bool = False) -> Iterator[tuple[int, State]]:
+              whose: int | None = None, to_judge: bool = False, decays: bool = True) -> Iterator[tuple[int, State]]:
         """Yield (client, function(shared, mine, data))."""
 
     def timed(self, phase: str) -> AbstractContextManager[None]:
@@ -137,7 +137,7 @@ class Evaluator:
                     self.measure(found, (client, WITHOUT_ADAPTATION), client, weights)
             # Their steps are not counted: the records state the steps behind the models of those that take part.
             if hosted.newcomers:
-                served = hosted.apply(hosted.hooks.serve_newcomer, hosted.newcomers, hosted.shared, when, to_judge=True)
+                served = hosted.apply(hosted.hooks.serve_newcomer, hosted.newcomers, hosted.shared, when, decays=False)
                 for client, weights in served:
                     self.measure(found, (client, BEFORE_TRAINING), client, weights)
             self.finish()

@@ -93,9 +93,9 @@ class HostedClients:
         flips = attack is not None and attack.kind == "label_flip" and client in self.attackers
         return x, self.samples.federation.classes - 1 - y if flips else y
 
-    def plan_training(self, when: int, to_judge: bool = False) -> LocalTraining:
+    def plan_training(self, when: int, to_judge: bool = False, decays: bool = True) -> LocalTraining:
         """Return the settings of local training in round `when`, or of what only serves evaluation before it."""
-        return batch_plan.get_local_training(self.config, when, to_judge)
+        return batch_plan.get_local_training(self.config, when, to_judge, decays)
 
     def receive_shared(self, changed: Iterable[bool], arrays: Iterable[np.ndarray | Tensor]) -> None:
         """Take the fields of the server's state that changed, and keep the others.
@@ -116,18 +116,18 @@ class HostedClients:
         self.seconds[phase] += time.perf_counter() - begin
 
     def apply(self, function: Callable[..., State], clients: list[int], shared: State, when: int,
-              whose: int | None = None, to_judge: bool = False) -> Iterator[tuple[int, State]]:
+              whose: int | None = None, to_judge: bool = False, decays: bool = True) -> Iterator[tuple[int, State]]:
         """Yield (client, function(shared, mine, data)) for each of some hosted clients, in round `when`; give up before
         the next client if somebody waits too long for the end.
 
         Args:
             whose: as what gradient steps are counted (see engines/step_counter.py); None: they are not
-            to_judge: whether they train only to be evaluated before the round (see batch_plan.get_local_training)"""
+            to_judge, decays: what they train for, and their rate: see batch_plan.get_local_training"""
         self.context.round = when
         self.counter.begin(whose, warm_up=when < 0)
         self.passes.begin(shared, fills=whose == JUDGED)
         self.results.begin(when, fills=whose == JUDGED)
-        results = self.engine.apply(function, clients, shared, self, self.plan_training(when, to_judge))
+        results = self.engine.apply(function, clients, shared, self, self.plan_training(when, to_judge, decays))
         for done, pair in enumerate(results, 1):
             yield pair
             if done < len(clients):

@@ -109,14 +109,16 @@ def count_batches(n: Count, batch: int, drop_last: bool) -> Count | int:
     return whole + ((whole == 0) & (n > 0))
 
 
-def get_local_training(config: Config, when: int, to_judge: bool = False) -> LocalTraining:
+def get_local_training(config: Config, when: int, to_judge: bool = False, decays: bool = True) -> LocalTraining:
     """Return the local training of round `when` by the run's settings; round -1 is the one before the first.
 
     Args:
         to_judge: for what clients train only to be evaluated before round `when`. It has the learning rate of the round
-            just trained, since a schedule may have none left after the last round."""
+            just trained, since a schedule may have none left after the last round.
+        decays: whether the learning rate follows the run's schedule. What begins anew, as the model of a new client,
+            has the rate of the first round."""
     t = config.train
-    decay = t.rate_factor(max(when - 1, 0) if to_judge else when, config.rounds)
+    decay = t.rate_factor(max(when - 1, 0) if to_judge else when, config.rounds) if decays else 1.
     return LocalTraining(config.seed, when, t.batch, t.epochs, t.steps, t.lr * decay, t.momentum, decay,
                          optimizer=get_optimizer(t), smoothing=t.label_smoothing,
                          augmentation=Augmentation(t.padding if "crop" in t.augment else 0, "flip" in t.augment),
@@ -137,8 +139,12 @@ def change_batches(
         epochs: passes over the samples; None keeps the number as it is. If `local.steps` replace `local.epochs`, as
             many steps in proportion replace these epochs, rounded up.
         steps: a number of steps that replaces the epochs.
-        kind: what the steps count as; None keeps the kind. Raises ValueError for an unknown one."""
-    local = local if kind is None else local._replace(kind=check_kind(kind))
+        kind: what the steps count as; None keeps the kind. Fine-tuning has the learning rate without the run's
+            schedule, which may have left next to nothing. Raises ValueError for an unknown one."""
+    if kind is not None:
+        local = local._replace(kind=check_kind(kind))
+        if kind == "fine_tuning":
+            local = local._replace(lr=local.lr / local.decay, decay=1.)
     if epochs is None:
         return local if steps is None else local._replace(steps=steps)
     if steps is None and local.steps is not None:

@@ -23,7 +23,7 @@ import yaml
 
 from fedmpi.errors import BadInput, FedmpiError, StorageError
 from fedmpi.json_values import JsonObject
-from fedmpi.paths import shorten_path, write_text
+from fedmpi.paths import is_wrong_path, shorten_path, write_text
 from fedmpi.storage.atomic import atomic, describe_reason, report_failed_writes
 from fedmpi.storage.background import BackgroundWrite
 from fedmpi.storage.checkpoint import list_checkpoints, parse_round
@@ -63,6 +63,9 @@ class RunFolder:
             path.mkdir(parents=True, exist_ok=True)
             folder = cls(path, Lock(path), new)
         except (OSError, ValueError) as error:
+            if isinstance(error, OSError) and not is_wrong_path(error):
+                raise StorageError(f"run folder {shorten_path(path)} cannot be written: {describe_reason(error)}; free "
+                                   "some space or check the folder, and start again") from error
             # A ValueError says that the name holds a NUL character.
             raise BadInput(f"run folder {shorten_path(path)} cannot be written: {describe_reason(error)}; "
                            "choose another --out") from None

@@ -115,6 +115,8 @@ class History:
                     os.replace(path, self.path.with_name(make_aside_name(path)))
             self.chain = ""
             names = ", ".join(map(make_aside_name, paths))
+            if not paths:
+                return f"{self.path} is not there: a new one starts, without each client's measures so far"
             return f"{self.path} is damaged ({error.why}): {f'kept as {names}; ' * bool(names)}a new one starts"
         return None
 

@@ -155,7 +155,9 @@ def measure_silence(path: Path) -> float:
             now = os.fstat(probe.fileno()).st_mtime
     except OSError:
         now = time.time()
-    return max(0.0, now - path.stat().st_mtime)
+    silence = now - path.stat().st_mtime
+    # One from far in the future was given before a clock was set back.
+    return max(0., silence) if silence > -MAX_SILENCE_S else -silence
 
 
 def find_why_dead(holder: JsonObject, me: JsonObject, silence: float) -> str | None:

@@ -1,4 +1,4 @@
-"""What a start may do in a folder without a checkpoint: begin with round 1, but only if that overwrites no result."""
+"""What a start may do in a folder whose rounds are not all in a checkpoint: go on, if that overwrites no result."""
 from __future__ import annotations
 
 from pathlib import Path
@@ -9,14 +9,18 @@ from fedmpi.storage.checkpoint import describe_other_settings
 from fedmpi.storage.run_status import read_metrics, read_result, read_settings
 
 
-def refuse_lost_rounds(folder: Path, config: JsonObject) -> None:
+def refuse_lost_rounds(folder: Path, config: JsonObject, saved: int) -> None:
     """Raise AlreadyFinished if the run is finished, and BadInput if a start from round 1 would overwrite a result, or
     rounds of a run with other settings.
 
     Args:
-        folder: a run folder without a checkpoint.
-        config: the resolved configuration of the start."""
+        folder: a run folder.
+        config: the resolved configuration of the start.
+        saved: the round of its newest good checkpoint, 0 if there is none."""
     result = read_result(folder)
+    is_done = result is not None and (result.get("ended") == "stop" or result["rounds"] >= config["rounds"])
+    if saved and not (result and is_done and result["rounds"] > saved):
+        return
     try:
         there = read_settings(folder) if result or read_metrics(folder) else None
     except BadInput:

@@ -140,7 +140,7 @@ class Sweep:
                     start_new_session=True)
         except (OSError, StorageError) as error:
             # The user gave a folder that takes no run at all.
-            if not self.begun and is_wrong_path(error.__cause__):
+            if not self.begun and is_wrong_path(error.__cause__) and not self.is_of_one_run(error.__cause__):
                 raise
             self.record_failure(run, f"not started: {error}")
             return
@@ -149,6 +149,11 @@ class Sweep:
         # The signal came while the process was being made.
         if self.stopping and not self.under_way[-1].asked:
             self.ask(self.under_way[-1])
+
+    def is_of_one_run(self, error: BaseException | None) -> bool:
+        """Say whether an error is about a path inside the folder that all runs share, and so about some runs alone."""
+        shared = Path(os.path.commonpath([run.folder for run in self.runs]))
+        return shared.is_dir() and shared in Path(str(getattr(error, "filename", ""))).parents
 
     def record_end(self, started: RunProcess) -> None:
         """Say what became of a run."""

@@ -25,8 +25,9 @@ def fedbabu(ref):
     return w
 
 
-def tuned(ref, i, w, ft, rate_of=ROUNDS):
-    return ref.sgd(w, ref.batches(i, ROUNDS, stream=1, epochs=ft), rate_of)
+def tuned(ref, i, w, ft):
+    """Fine-tuning has the rate of round 0: it does not decay."""
+    return ref.sgd(w, ref.batches(i, ROUNDS, stream=1, epochs=ft), 0)
 
 
 def unadapted(lab, client):
@@ -82,7 +83,7 @@ def test_the_fine_tuned_model_is_judged_and_the_averaged_one_beside_it():
     found.round(ROUNDS - 1, judge=True)
     table, ref = found.judge(ROUNDS), again(found)
     w = fedbabu(ref)
-    assert table[:, 0, 1].tolist() == [correct(found, c, tuned(ref, c, w, 5, ROUNDS - 1)) for c in range(8)]
+    assert table[:, 0, 1].tolist() == [correct(found, c, tuned(ref, c, w, 5)) for c in range(8)]
     assert table[:, 2, 1].tolist() == [correct(found, c, w) for c in range(8)]
     # No other model is in the books.
     assert not np.any(table[:, 1])

@@ -81,8 +81,8 @@ def test_running_statistics_of_its_own_are_no_newcomers():
 @pytest.mark.parametrize("name", marked(*SERVED))
 def test_newcomers_are_measured_by_what_they_are_served_with_and_change_nothing(name, served, mlp, federation):
     lab, table, _ = served(name)
-    # at the rate of the round just trained, as they are judged
-    weights = dict(lab.group.apply(lab.hooks.serve_newcomer, NEW, lab.group.shared, ROUNDS, to_judge=True))
+    # at the rate of the first round
+    weights = dict(lab.group.apply(lab.hooks.serve_newcomer, NEW, lab.group.shared, ROUNDS, decays=False))
     assert table.shape[0] == 8 and table[NEW, 0, 0].all() and not table[NEW, 1:].any()
     for client in NEW:
         s = federation.client(client)

@@ -1,7 +1,9 @@
-"""What clients train in order to be judged has the learning rate of the round just trained."""
+"""What clients train in order to be evaluated has the learning rate of the round just trained, or that of the first."""
 from __future__ import annotations
 
 import pytest
+
+from fedmpi.engines.batch_plan import LocalTraining, change_batches
 
 ADAPTING = ("fedbabu", "{name: per_fedavg, alpha: null}", "fedgroup", "fedcr")
 MEASURES = ("accuracy", "f1", "loss", "auc")
@@ -28,3 +30,20 @@ def test_a_model_is_adapted_after_the_last_round_of_a_cosine(bench):
     assert bench.lead("cosine", "method=fedbabu", "train.schedule=cosine") == 0
     last = bench.metrics("cosine")[-1]
     assert abs(last["loss"] - last["loss_unadapted"]) > .01
+
+
+def test_new_clients_begin_with_the_rate_of_the_first_round(bench):
+    """Local serves a new client by a model of its own, from the common start: no schedule of the others counts."""
+    words = ("method=local", "data.new_clients=3")
+    for schedule in ("constant", "cosine"):
+        assert bench.lead(f"new {schedule}", *words, f"train.schedule={schedule}") == 0
+    served = [[line["loss_new_clients"] for line in bench.metrics(f"new {schedule}")]
+              for schedule in ("constant", "cosine")]
+    assert served[0] == served[1]
+    assert bench.metrics("new cosine")[-1]["loss"] != bench.metrics("new constant")[-1]["loss"]
+
+
+def test_fine_tuning_does_not_follow_the_schedule():
+    local = LocalTraining(0, 9, 10, 1, None, .001, .5, .01)
+    assert change_batches(local, 2, kind="fine_tuning")[5:8] == (.1, .5, 1.)
+    assert change_batches(local, 2, kind="head")[5:8] == (.001, .5, .01)

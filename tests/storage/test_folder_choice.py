@@ -1,17 +1,19 @@
 """Which run folder a start takes, and that none overwrites the run of another one."""
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from fedmpi.errors import BadInput
+from fedmpi.errors import BadInput, FedmpiError, StorageError
 from fedmpi.python_api import InterpreterWorld
 from fedmpi.server import checkpoint_writer
 from fedmpi.storage import folder_choice
-from fedmpi.storage.folder import choose_folder
+from fedmpi.storage.folder import RunFolder, choose_folder
 from fedmpi.storage.folder_choice import claim_folder, continues_run, find_folder_of
 from tests.runs import run_alone
 
@@ -107,6 +109,39 @@ def test_a_checkpoint_that_the_code_cannot_continue_leaves_the_result(start, ben
     with pytest.raises(BadInput, match="cannot continue with the code"):
         start("evaluate.every=2", out=ONE, resume="auto")
     assert {name: (ONE / name).read_bytes() for name in kept} == kept
+
+
+def test_a_finished_run_whose_last_checkpoint_is_damaged_stays_finished(start, capsys):
+    """Else it would go on from an older one, and its result and last rounds would be gone until it had caught up."""
+    assert start("checkpoint.every=2", "checkpoint.keep=2", out="runs/two", resume=None) == 0
+    last = Path("runs/two/checkpoints/round-000003.h5")
+    assert sorted(path.name for path in last.parent.iterdir())[0] == "round-000002.h5"
+    last.write_bytes(last.read_bytes()[:-9] + b"corrupted")
+    before = {name: text for name, text in read_all(Path("runs/two")).items() if not name.endswith("log.txt")}
+    assert start("checkpoint.every=2", "checkpoint.keep=2", out="runs/two", resume="auto") == 0
+    assert "runs/two is finished already, in round 3" in "".join(capsys.readouterr())
+    assert {name: text for name, text in read_all(Path("runs/two")).items() if not name.endswith("log.txt")} == before
+    # Further rounds are another matter: they begin at the last good checkpoint.
+    assert start("checkpoint.every=2", "rounds=4", out="runs/two", resume="auto") == 0
+
+
+def test_a_finished_run_keeps_its_result_on_a_full_disk(start, monkeypatch):
+    kept = (ONE / "result.json").read_bytes()
+
+    def fill(*_):
+        raise StorageError("metrics.jsonl cannot be written: No space left on device")
+    monkeypatch.setattr(RunFolder, "rewrite_metrics", fill)
+    with pytest.raises(FedmpiError, match="No space left"):
+        start(out=ONE, resume="auto")
+    assert (ONE / "result.json").read_bytes() == kept
+
+
+def test_a_disk_that_is_full_at_the_start_is_no_wrong_path(tmp_path, monkeypatch):
+    def fill(path, **_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+    monkeypatch.setattr(Path, "mkdir", fill)
+    with pytest.raises(StorageError, match="run folder .*/r cannot be written: No space left on device; free "):
+        RunFolder.claim(tmp_path / "r", resume=True)
 
 
 def test_whose_checkpoint_a_file_is(start, monkeypatch):

@@ -209,7 +209,7 @@ def test_a_history_that_a_checkpoint_does_not_know_is_put_aside(tmp_path, small_
     assert "history.h5 is damaged (it does not hold the rounds that the checkpoint knows: it is another run's" in said
     assert said.endswith("kept as history-damaged.h5; a new one starts") and not path.exists()
     other = History(path)
-    assert other.truncate(3, known) == f"{path} is damaged (it is missing): a new one starts"
+    assert other.truncate(3, known) == f"{path} is not there: a new one starts, without each client's measures so far"
     assert other.chain == "" and History(path).truncate(0) is None
 
 

@@ -71,13 +71,13 @@ def test_another_machine_is_left_its_folder_while_it_gives_signs_of_life(tmp_pat
     assert [path.name for path in tmp_path.glob("lock*")] == ["lock"] and lock.is_run_alive(tmp_path)
 
 
-@pytest.mark.parametrize("age", [60, 61, 3600])
+@pytest.mark.parametrize("age", [60, 61, 3600, -86400])
 def test_the_folder_of_another_machine_that_is_silent_is_inherited(tmp_path, clock, age):
     leave_lock(tmp_path)
     os.utime(tmp_path / "lock", (clock - age,) * 2)
     assert not lock.is_run_alive(tmp_path)
     folder = RunFolder.claim(tmp_path, resume=True)
-    assert folder.taken_over == f"pid 42 on elsewhere left the folder locked: no sign of life for {age} s"
+    assert folder.taken_over == f"pid 42 on elsewhere left the folder locked: no sign of life for {abs(age)} s"
     assert folder.lock.held()
     folder.release()
 

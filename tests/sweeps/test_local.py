@@ -172,6 +172,14 @@ def test_a_run_that_cannot_be_started_has_failed_and_the_others_go_on(sweep, pla
     assert said[3] == "2 of 3 runs finished, 1 failed" and said[4] == said[1]
 
 
+def test_the_first_run_may_be_the_one_that_cannot_be_started(sweep, plan, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "a").touch()
+    code, said = sweep("", plan())
+    assert code == 1 and said[0].startswith("failed a / one / seed 0: not started: ")
+    assert "2 of 3 runs finished, 1 failed" in said
+
+
 def test_a_folder_that_takes_no_run_ends_the_sweep(sweep, plan, tmp_path):
     (tmp_path / "out").touch()
     with pytest.raises(StorageError, match="a/one/seed-0.txt cannot be written: Not a directory"):

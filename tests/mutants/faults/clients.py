@@ -53,9 +53,9 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.clients.newcomers:list_newcomers", "len(homes) + i", "i"),
     ("fedmpi.clients.newcomers:list_newcomers", "i % len(hosts)", "0"),
     ("fedmpi.clients.newcomers:refuse_newcomers", "if not method.serves_newcomers", "if False"),
-    ("fedmpi.clients.evaluation:Evaluator.measure_clients", "hosted.newcomers, hosted.shared, when, to",
-     "hosted.newcomers, hosted.shared, when, JUDGED, to"),
-    ("fedmpi.clients.evaluation:Evaluator.measure_clients", "when, to_judge=True)", "when)"),
+    ("fedmpi.clients.evaluation:Evaluator.measure_clients", "hosted.newcomers, hosted.shared, when, decays",
+     "hosted.newcomers, hosted.shared, when, JUDGED, decays"),
+    ("fedmpi.clients.evaluation:Evaluator.measure_clients", "when, decays=False)", "when)"),
     ("fedmpi.clients.evaluation:Evaluator.measure_clients", "hosted.hooks.serve_newcomer, hosted",
      "hosted.hooks.personal, hosted"),
     # further measures

@@ -2,6 +2,8 @@
 from __future__ import annotations
 
 FAULTS: list[tuple[str, str, str]] = [
+    ("fedmpi.engines.batch_plan:get_local_training", "config.rounds) if decays else 1.", "config.rounds)"),
+    ("fedmpi.engines.batch_plan:change_batches", "lr=local.lr / local.decay, decay=1.", ""),
     ("fedmpi.engines.rehearsal:make_blank_message", "field.to(device)", "field"),
     ("fedmpi.engines.coupling:", "@without_autocast()\n", ""),
     ("fedmpi.engines.cuda_graphs:record_step", "        torch.cuda.set_stream(before)\n", ""),

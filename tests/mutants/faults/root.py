@@ -69,6 +69,7 @@ FAULTS: list[tuple[str, str, str]] = [
      "        run.checkpoints.restore(decision.resume.resolve(), decision.snapshot)\n", ""),
     (PREPARATION + "prepare_run", "folder.truncate_history(kept, known)", "None"),
     (PREPARATION + "prepare_run", "default=-1)", "default=0)"),
+    (PREPARATION + "prepare_run", "    if not run.is_over:\n        folder", "    if True:\n        folder"),
     (PREPARATION + "prepare_run", "    folder.rewrite_metrics(state.metrics)\n", ""),
     ("fedmpi.task:Task.score", ":.{SCORE_DIGITS}g}", "}"),
     ("fedmpi.process_state:renew_lock", "COMPUTING = threading.RLock()", "pass"),

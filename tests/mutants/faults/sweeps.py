@@ -75,6 +75,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.sweeps.equal:refuse_unknown_work", "if config.stop:", "if False:"),
     ("fedmpi.sweeps.estimate:estimate_cost", "min(kept, rounds)", "0"),
     ("fedmpi.sweeps.estimate:estimate_cost", "found.round if is_run_alive(run.folder) else ", ""),
+    ("fedmpi.sweeps.local:Sweep.is_of_one_run", "shared in Path", "False and Path"),
     ("fedmpi.sweeps.board:estimate_time_left", " - find_seconds_before(found.lines)", ""),
     ("fedmpi.sweeps.equal:find_equal_setting", "abs(steps[1] - steps[0])", "0"),
     ("fedmpi.sweeps.estimate:estimate_cost", "rounds if found.result else", ""),
@@ -94,6 +95,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.sweeps.estimate:show_costs", "workers=max(1, ranks - 1)", "workers=ranks"),
     ("fedmpi.sweeps.estimate:", '("model", "train", "engine"', '("model", "engine"'),
     # the board and job arrays
+    ("fedmpi.sweeps.local:Sweep.is_of_one_run", "shared in Path", "False and Path"),
     ("fedmpi.sweeps.board:estimate_time_left", "run.settings.rounds - found.round", "run.settings.rounds"),
     ("fedmpi.sweeps.board:Board.states", "self.known.pop(id(run), None)", "pass"),
     ("fedmpi.sweeps.board:Board.table", "height - AROUND", "height"),
