@@ -1,14 +1,20 @@
 """Entry point of the command `fedmpi` and of `python -m fedmpi`."""
 from __future__ import annotations
 
+import errno
 import io
 import os
+import signal
 import sys
 
 
 def main() -> None:
     """Run the command line."""
-    from fedmpi.cli import app
+    try:
+        from fedmpi.cli import app
+    # Ctrl-C while the libraries load: nothing has begun that would have to end in order.
+    except KeyboardInterrupt:
+        os._exit(128 + signal.SIGINT)
     for name in ("stdout", "stderr"):
         # Closed by `>&-` or a daemon. The next file would get its number, and what libraries print.
         if getattr(sys, name) is None:
@@ -16,7 +22,19 @@ def main() -> None:
     # What the terminal's encoding lacks is shown as an escape; names of files may hold any character.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
-    app()
+    try:
+        try:
+            app()
+        finally:
+            sys.stdout.flush()
+    except OSError as error:
+        if error.filename is not None or error.errno == errno.EPIPE:
+            raise
+        # What is left of the output would be refused once more at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print(f"fedmpi: standard output cannot be written: {error.strerror}; free some space, or send it elsewhere",
+              file=sys.stderr)
+        sys.exit(1)
 
 
 if __name__ == "__main__":

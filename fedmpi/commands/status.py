@@ -12,6 +12,7 @@ from fedmpi.paths import describe_unreadable, is_readable
 from fedmpi.storage import run_status
 from fedmpi.storage.folder import find_saved_round
 from fedmpi.storage.lock import is_run_alive
+from fedmpi.storage.run_end import read_end
 from fedmpi.task import choose_heading
 from fedmpi.text import format_columns, format_duration
 
@@ -74,12 +75,19 @@ def find_runs(paths: list[str]) -> list[tuple[str, Path]]:
 
 def walk_runs(path: Path, levels: int) -> Iterator[Path]:
     """Yield the run folders at or below a path, so many levels deep, and folders that cannot be looked into."""
-    if not is_readable(path) or (path / "config.yaml").is_file():
+    if not is_readable(path) or (path / "config.yaml").is_file() or is_early_end(path):
         yield path
     elif levels and path.is_dir():
         for entry in path.iterdir():
-            if entry.is_dir() and not entry.is_symlink():
-                yield from walk_runs(entry, levels - 1)
+            if entry.is_dir():
+                # Through a link only a run is looked at, since links may go round in a circle.
+                yield from walk_runs(entry, 0 if entry.is_symlink() else levels - 1)
+
+
+def is_early_end(path: Path) -> bool:
+    """Say whether a run was begun in a folder and ended before it wrote its configuration."""
+    return (path / "log.txt").is_file() and (
+        (path / "lock").exists() or (path / "checkpoints").is_dir() or bool(read_end(path).said))
 
 
 def make_unreadable(name: str, folder: Path) -> JsonObject:

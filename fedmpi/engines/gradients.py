@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad, vmap
 
-from fedmpi.engines.trained_statistics import find_trained_net, train_statistics
+from fedmpi.engines.trained_statistics import train_statistics
 from fedmpi.errors import BadInput
 from fedmpi.models.flat import Model, Net
 from fedmpi.models.losses import compute_loss
@@ -67,23 +67,24 @@ def bind_module(net: Net, w: Tensor, only: slice | None, smoothing: float) -> tu
 
 
 def bind_loss(loss: Loss, w: Tensor, only: slice | None, args: Sequence[Tensor],
-              model: Model | None) -> tuple[Tensor, Gradients, Views]:
+              model: Model | None, trained: Net | None) -> tuple[Tensor, Gradients, Views]:
     """Return the same for a loss of a method's own, differentiated by the flat vector.
 
     Args:
         model: the run's network, which the loss may call and which is set to training; None: it calls none.
+        trained: the network of which w is the vector; None: w is that of none.
 
     Raises:
         TypeError: if args are not a sequence of tensors."""
     if isinstance(args, Tensor):
         raise TypeError("args is a tensor and not a tuple of tensors; write args=(tensor,)")
     work = w.detach().clone()
-    block, net = slice(None) if only is None else only, find_trained_net(model, w)
+    block = slice(None) if only is None else only
 
     def gradients(x: Tensor, y: Tensor, *noise: Tensor) -> Sequence[Tensor]:
         if model is not None:
             model.train_all(len(y))
-        with train_statistics(net, work):
+        with train_statistics(trained, work):
             return (differentiate_loss(loss, work, x, y, (*noise, *args))[block],)
     return work, gradients, lambda flat: [flat[block]]
 

@@ -216,8 +216,9 @@ class LoopData(RoundSettings):
         if sparse_embedding.can_descend_sparsely(net, w, only, options):
             return sparse_embedding.descend_sparsely(self.batches(), net, w, only, options, self.local.smoothing)
         if not isinstance(net, Net):
-            work, gradients, views = bind_loss(net, w, only, args, self.model)
-            trained = find_trained_net(self.model, w)
+            # What is kept within bounds is no network, such as the weights of a mix, however long it is.
+            trained = None if options.clip else find_trained_net(self.model, w)
+            work, gradients, views = bind_loss(net, w, only, args, self.model, trained)
             step = Step(work, views, options, trained.buffers if trained else ())
         else:
             work, gradients, views = bind_module(net, w, only, self.local.smoothing)

@@ -193,3 +193,21 @@ def test_a_folder_that_cannot_be_looked_into_hides_no_other_run(make, tmp_path, 
 def test_where_there_is_no_run(tmp_path):
     with pytest.raises(BadInput, match="no run in this folder or below it; give run folders"):
         status_of(str(tmp_path))
+
+
+def test_a_run_that_ended_before_it_wrote_its_configuration_is_one(tmp_path):
+    """Its start was killed, or own code failed, which only the log tells; another program's log is no run."""
+    for name, log in (("killed", "begun\n"), ("failed", "2026-11-30 04:00:00  fedmpi: own.py:3: ValueError: no\n"),
+                      ("another", "a log of something else\n")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "log.txt").write_text(log)
+    (tmp_path / "killed" / "checkpoints").mkdir()
+    assert [name for name, _ in find_runs([str(tmp_path)])] == [f"{tmp_path}/failed", f"{tmp_path}/killed"]
+
+
+def test_a_link_to_a_run_is_shown_and_links_are_not_followed_farther(make, tmp_path):
+    make("elsewhere/run")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "link").symlink_to(tmp_path / "elsewhere" / "run")
+    (tmp_path / "mine" / "round").symlink_to(tmp_path / "mine")
+    assert [name for name, _ in find_runs([str(tmp_path / "mine")])] == [f"{tmp_path}/mine/link"]

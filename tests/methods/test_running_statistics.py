@@ -107,3 +107,11 @@ def test_slices_without_holes():
         slice(3, 5), slice(6, 9)]
     model = model_of("average")
     assert sum(part.stop - part.start for part in model.trainable + model.buffers) == model.size
+
+
+def test_the_weights_of_a_mix_take_no_statistics():
+    """They are as long as the network, if FedALA mixes all of it, and stay between 0 and 1."""
+    model = build_model(Remembering(), IMAGE, np.dtype("uint8"), 10, seed=5)
+    run = Lab(method("fedala", model, p=10), Digits(EVEN_SIZES, image=True)).go(3)
+    W = torch.stack([run.mine(client).W for client in range(len(EVEN_SIZES))])
+    assert W.shape[1] == model.size and W.min() >= 0 and W.max() <= 1 and W.min() < .99
