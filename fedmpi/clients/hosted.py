@@ -122,7 +122,7 @@ class HostedClients:
 
         Args:
             whose: as what gradient steps are counted (see engines/step_counter.py); None: they are not
-            to_judge, decays: what they train for, and their rate: see batch_plan.get_local_training"""
+            to_judge: whether they train only to be evaluated; see get_local_training, also for `decays`"""
         self.context.round = when
         self.counter.begin(whose, warm_up=when < 0)
         self.passes.begin(shared, fills=whose == JUDGED)

@@ -65,7 +65,8 @@ def refuse_unused_options(slurm: bool, dry_run: bool, only_slurm: Mapping[str, o
         slurm: whether the runs are to be submitted.
         dry_run: whether only their cost is to be shown; `rate` is of use for nothing else.
         only_slurm: options by their names that count with --slurm alone; None stands for one that was not given.
-        local, rate: the options that count without it."""
+        local: an option that counts without it.
+        rate: another one."""
     never_slurm = {"local": local, "rate": rate}
     unused = [name for name, value in (never_slurm if slurm else only_slurm).items() if value not in (None, [])]
     given = " ".join(f"--{name.replace('_', '-')}" for name in unused)

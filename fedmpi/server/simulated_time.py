@@ -22,7 +22,7 @@ from fedmpi.server.client_files import read_rows
 from fedmpi.server.edge_cost import EdgeLedger
 
 # The part of a step, and of a deadline, that rounding may take away: three steps of .1 s are in time after .3 s.
-ROUNDING = 1e-9
+TIME_ROUNDING = 1e-9
 
 
 class Timing(NamedTuple):
@@ -132,11 +132,11 @@ class SimulatedTime:
             allowed = np.minimum(self.stragglers.deadline or np.inf, allowed if leaving is None else leaving)
             allowed = np.broadcast_to(allowed, who.ids.shape)
         finish = cost.transfer + cost.passes + cost.step * whole
-        in_time, portions, made = finish <= allowed * (1 + ROUNDING), np.stack([whole, whole], 1), whole.copy()
+        in_time, portions, made = finish <= allowed * (1 + TIME_ROUNDING), np.stack([whole, whole], 1), whole.copy()
         for i in np.flatnonzero(~in_time):
             left = allowed[i] - cost.transfer[i] - cost.passes[i]
             # the part of a step that rounding takes away is not missing
-            budget = int(max(0, left) / cost.step[i] + ROUNDING) if cost.step[i] else 0
+            budget = int(max(0, left) / cost.step[i] + TIME_ROUNDING) if cost.step[i] else 0
             if self.stragglers.late == "drop":
                 portions[i, 0] = made[i] = min(budget, whole[i])
                 continue

@@ -141,7 +141,7 @@ FAULTS: list[tuple[str, str, str]] = [
     (RECORDER + "_add_edge_costs", '"candidates" in selected.facts', "False"),
     (SELECTION + "ClientSelector._time_choice", "np.minimum(seconds, until[ids])", "seconds"),
     ("fedmpi.server.simulated_time:SimulatedTime.time_round", "allowed[i] - cost.transfer[i]", "allowed[i]"),
-    ("fedmpi.server.simulated_time:SimulatedTime.time_round", " * (1 + ROUNDING)", ""),
+    ("fedmpi.server.simulated_time:SimulatedTime.time_round", " * (1 + TIME_ROUNDING)", ""),
     ("fedmpi.server.simulated_time:fit_portion", "<= budget", "< budget"),
     (SELECTION + "ClientSelector.select", "waited + choosing", "choosing"),
     (SELECTION + "make_client_selector", "settings, method, traffic)", "settings, method, (0, len(up)))"),
