@@ -39,7 +39,7 @@ from fedmpi.config.schema import Config
 from fedmpi.data.federation import Federation
 from fedmpi.engines.loop import Loop
 from fedmpi.engines.loop_data import LoopData
-from fedmpi.engines.rehearsal import REHEARSAL_TRAINING
+from fedmpi.engines.rehearsal import REHEARSAL_TRAINING, make_blank_labels
 from fedmpi.errors import BadInput
 from fedmpi.method import Method, Participants, State
 from fedmpi.models.build import as_input, make_blank_samples
@@ -111,7 +111,7 @@ def rehearse_round(config: Config, federation: Federation, model: Model) -> None
         refuse_no_state(method, "message_template", note, "None or a NamedTuple of tensors", "it ")
         refuse_unsent_types(method, "message_template", note, "the message")
     sample = make_blank_samples(federation.shape, federation.dtype)
-    data = LoopData(sample, torch.zeros(1, dtype=torch.int64), 0, REHEARSAL_TRAINING, message=note, model=model)
+    data = LoopData(sample, make_blank_labels(model, sample.device), 0, REHEARSAL_TRAINING, message=note, model=model)
     received = hide_server_only(shared)
     kept, up = split_pair(method, "client", call(method, "client", received, mine, data), "(Mine, Up)")
     refuse_server_only(mine, up, data.message or ())

@@ -2,6 +2,9 @@
 from __future__ import annotations
 
 FAULTS: list[tuple[str, str, str]] = [
+    ("fedmpi.engines.rehearsal:make_blank_labels", "model.classes == 1", "False"),
+    ("fedmpi.engines.engine_choice:list_at_clients", '*["idle"] * method.idles, ', ""),
+    ("fedmpi.engines.engine_choice:time_engines", "given_up or ", ""),
     ("fedmpi.engines.rehearsal:make_blank_message", "field.to(device)", "field"),
     ("fedmpi.engines.coupling:", "@without_autocast()\n", ""),
     ("fedmpi.engines.cuda_graphs:record_step", "        torch.cuda.set_stream(before)\n", ""),
