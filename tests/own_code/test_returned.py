@@ -32,6 +32,15 @@ CASES = [
     ("init", "return Shared(self.model.start.bfloat16()), Mine(self.model.start)", "init() must return in the field w "
      "of the Shared numbers of type uint8, int32, int64, float32, float64, bool, float16, int8, int16, not a tensor"),
     ("init", "return Shared(self.model.start), Mine(self.model.start + 0j)", "in the field v of the Mine numbers of"),
+    ("init", "return Shared(self.model.start + torch.rand(1)), Mine(self.model.start)", "returns another value of the "
+     "Shared each time, but every rank and restart calls it; take random numbers from np.random.default_rng((self.mod"),
+    ("init", "return Shared(self.model.start), Mine(self.model.start * np.random.default_rng().random())",
+     "another value of the Mine"),
+    ("client", "return Mine(mine.v.add_(1)), Up(mine.v)", "changes Shared.w in place, which others are still to read"),
+    ("idle", "return Mine(mine.v.mul_(2))", "in place, which others"),
+    ("personal", "return mine.v[1:].zero_()", "in place, which others"),
+    ("trained", "return up.w.mul_(2)", "changes Up.w in place, which others are still to read; write w = w + step"),
+    ("unadapted", "return mine.v.mul_(2)", "in place, which others"),
     ("message_template", "return Up(self.model.start.bfloat16())", "in the field w of the message numbers of type"),
     ("client", "return None", "must return a pair (Mine, Up), not None"),
     ("client", "return mine", "not a Mine of 1"), ("client", "yield mine", "not a generator"),
