@@ -21,6 +21,7 @@ from fedmpi.clients.returned import (
     name_class,
     refuse_no_state,
     refuse_no_weights,
+    refuse_other_arguments,
     refuse_other_state,
     refuse_returned,
     refuse_unsent_types,
@@ -135,6 +136,14 @@ def rehearse_round(config: Config, federation: Federation, model: Model) -> None
     refuse_wrong_stages(method, stages, shared)
     assert isinstance(stages, list | tuple)
     refuse_wrong_stage(method, call(method, "stage_of", shared), len(stages))
+    w = call(method, "global_model", shared)
+    if w is not None and not (isinstance(w, Tensor) and w.shape == (model.size,)):
+        refuse_returned(method, "global_model", w, f"None, or the weights of the network, a tensor ({model.size},)")
+    odd = call(method, "list_oddities", config.rounds)
+    if not isinstance(odd, list) or not all(isinstance(line, str) for line in odd):
+        refuse_returned(method, "list_oddities", odd, "a list of texts, [] for none")
+    for name in ("server", "messages"):
+        refuse_other_arguments(method, name)
     try_server(config, federation, method, shared, mine, up)
 
 

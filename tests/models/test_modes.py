@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import math
 import random
+from functools import partial
 from itertools import count
 
 import numpy as np
@@ -43,8 +44,8 @@ class Counting(nn.Module):
 
 
 @pytest.mark.parametrize("draw", [
-    lambda: lambda own=torch.Generator().manual_seed(1): torch.rand((), generator=own),
-    lambda: lambda own=np.random.default_rng(1): own.random(), lambda: lambda own=count(1): next(own)])
+    lambda: partial(torch.rand, (), generator=torch.Generator().manual_seed(1)),
+    lambda: np.random.default_rng(1).random, lambda: count(1).__next__])
 def test_a_network_that_keeps_a_counter_or_a_generator_is_refused(draw):
     with pytest.raises(BadInput, match="^model: the network's forward gives other outputs in each pass in training"):
         build_model(Given(lambda: Counting(draw)), (6,), FLOATS, 3, 0)
