@@ -63,9 +63,8 @@ def read_hints(state: type) -> dict[str, object]:
     except NameError as error:
         file = getattr(sys.modules.get(state.__module__), "__file__", None)
         where = show_relative_path(file) if file else state.__module__
-        raise BadInput(f"method: {where}: {state.__name__}: {error.name} is imported for type checkers only, or defined "
-                       "in a function, and fields are read in each run; import it at run time, at the top of the file"
-                       ) from error
+        raise BadInput(f"method: {where}: {state.__name__}: {error.name} is imported for type checkers only, or "
+                       "defined in a function; import it at run time, at the top of the file") from error
 
 
 def list_sent(state: type) -> tuple[bool, ...]:
