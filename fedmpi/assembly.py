@@ -235,7 +235,8 @@ def refuse_engine(config: Config, federation: Federation, method: Method) -> Non
     """Raise BadInput if the configured engine cannot train the network. Rank 0 checks this for all ranks."""
     from fedmpi.engines import engine_choice
     from fedmpi.models.build import make_blank_samples
-    engine_choice.refuse_vmap(config.engine, method, make_blank_samples(federation.shape, federation.dtype))
+    blank = make_blank_samples(federation.shape, federation.dtype)
+    engine_choice.refuse_vmap(config.engine, method, blank, config.data.new_clients)
 
 
 def assemble_from_start(world: Transport, start: JsonObject, context: RankContext) -> Parts:
@@ -288,13 +289,12 @@ def build_parts(world: Transport, config: Config, federation: Federation, server
     sample = make_blank_samples(federation.shape, federation.dtype)
     up = rehearse_loop(method, shared, mine, sample)[1]
     engine_name, why = ((config.engine, "set") if config.engine != "auto" else
-                        engine_choice.choose_by_network(method, shared, mine, sample))
+                        engine_choice.choose_by_network(method, shared, mine, sample, config.data.new_clients))
     room = gpu_card.limit_memory(config, device, gpu_card.count_ranks_on_gpu(world, device))
     engine = engine_choice.build_engine(engine_name, config, room)
     group = HostedClients(at_work, shared, mine, engine, federation, hosted, config, device, room, context, why,
                           list_newcomers(where, config.data.new_clients, world.rank), up)
     wanted = wants_gpu_direct(config.comm.cuda_aware, world, device)
     works, staged = probe_gpu_memory(config.comm.cuda_aware, world, device, wanted)
-    robust = RobustMean.from_settings(config.server.aggregation, config.server.trim)
-    pool = RankPool(world, group, where, works, robust)
+    pool = RankPool(world, group, where, works, RobustMean.from_settings(config.server.aggregation, config.server.trim))
     return Parts(config, method, federation, pool, shared, up, device, staged=staged)

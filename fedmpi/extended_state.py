@@ -7,11 +7,11 @@ from __future__ import annotations
 from collections import namedtuple
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import get_type_hints
 
 from torch import Tensor
 
 from fedmpi.client_data import State
+from fedmpi.server_only import read_hints
 
 # An extended class -> the class that it extends.
 ORIGINAL_CLASSES: dict[type, type] = {}
@@ -24,7 +24,7 @@ def extend_class(cls: type, names: tuple[str, ...], hints: tuple[object, ...]) -
     """Return a NamedTuple class with the fields of another and further ones, which have these types."""
     own: tuple[str, ...] = getattr(cls, "_fields", ())
     found = make_class(cls.__name__, own + names)
-    found.__annotations__ = get_type_hints(cls, include_extras=True) | dict(zip(names, hints, strict=True))
+    found.__annotations__ = read_hints(cls) | dict(zip(names, hints, strict=True))
     ORIGINAL_CLASSES[found] = cls
     return found
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 from torch import Tensor
@@ -25,7 +25,7 @@ from fedmpi.client_data import State as State
 from fedmpi.errors import BadInput
 from fedmpi.models.flat import Model
 from fedmpi.server_only import SERVER_ONLY as SERVER_ONLY
-from fedmpi.server_only import select_sent
+from fedmpi.server_only import read_hints, select_sent
 from fedmpi.settings import NO_SETTING
 from fedmpi.settings import TrainSettings as TrainSettings
 
@@ -58,7 +58,7 @@ WHOLE, BASE, HEAD = VectorKind
 def list_declared_kinds(state: type) -> dict[str, tuple[VectorKind, ...]]:
     """Return the declared kinds of each field of a NamedTuple."""
     return {name: tuple(m for m in getattr(hint, "__metadata__", ()) if isinstance(m, VectorKind))
-            for name, hint in get_type_hints(state, include_extras=True).items()}
+            for name, hint in read_hints(state).items()}
 
 
 def find_kind_of_field(model: Model, state: type, name: str, length: int) -> VectorKind | None:

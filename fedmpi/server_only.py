@@ -4,6 +4,7 @@ They are kept, saved and part of the digest, and never sent: clients see a NotSe
 a vector's kind beside it, `Annotated[Tensor, WHOLE, SERVER_ONLY]`."""
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from enum import Enum
 from functools import cache
@@ -12,6 +13,7 @@ from typing import NoReturn, TypeVar, get_type_hints
 from torch import Tensor
 
 from fedmpi.errors import BadInput
+from fedmpi.own_code.places import show_relative_path
 
 
 class Reach(Enum):
@@ -53,6 +55,18 @@ class NotSent:
     __hash__ = object.__hash__
 
 
+def read_hints(state: type) -> dict[str, object]:
+    """Return the types of the fields of a NamedTuple, with what is annotated. Raises BadInput if a name in them is not
+    known at run time."""
+    try:
+        return get_type_hints(state, include_extras=True)
+    except NameError as error:
+        file = getattr(sys.modules.get(state.__module__), "__file__", None)
+        where = show_relative_path(file) if file else state.__module__
+        raise BadInput(f"method: {where}: {state.__name__}: {error.name} is imported for type checkers only, or "
+                       "defined in a function; import it at run time, at the top of the file") from error
+
+
 def list_sent(state: type) -> tuple[bool, ...]:
     """Return for each field of a NamedTuple whether it is sent."""
     return _read_sent(state)
@@ -60,7 +74,7 @@ def list_sent(state: type) -> tuple[bool, ...]:
 
 @cache
 def _read_sent(state: type) -> tuple[bool, ...]:
-    hints = get_type_hints(state, include_extras=True)
+    hints = read_hints(state)
     fields: tuple[str, ...] = getattr(state, "_fields", ())
     return tuple(SERVER_ONLY not in getattr(hints.get(name), "__metadata__", ()) for name in fields)
 

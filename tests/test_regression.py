@@ -7,15 +7,23 @@ import re
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from sklearn.datasets import load_diabetes
 from sklearn.metrics import mean_absolute_error, mean_squared_error
 
 import fedmpi
+from fedmpi.assembly import build_method
 from fedmpi.commands.compare import compare_runs
 from fedmpi.commands.status import read_status, show_status
 from fedmpi.config.schema import Data, resolve
 from fedmpi.data.federation import Federation, prepare_federation
+from fedmpi.engines.batch_plan import get_local_training
+from fedmpi.engines.dry_run import count_round_work
+from fedmpi.engines.engine_choice import find_vmap_obstacle
+from fedmpi.engines.rehearsal import rehearse_loop
 from fedmpi.errors import BadInput
+from fedmpi.methods.fedavg import FedAvg, Up
+from fedmpi.models.build import make_blank_samples
 from fedmpi.models.losses import attach_logits, compute_loss
 from fedmpi.report import results, significance, tables
 from fedmpi.report.figures.accuracy import draw_accuracy_by_client, draw_accuracy_by_round
@@ -155,6 +163,24 @@ def test_what_cannot_be(runs, words, said, capsys, monkeypatch):
     assert run_alone(runs.config, words, runs.out("refused")) == 2
     assert said in capsys.readouterr().err
     assert not runs.out("refused").exists()
+
+
+class Huber(FedAvg):
+    """FedAvg with a loss that takes float targets alone."""
+
+    def client(self, shared, mine, data):
+        return mine, Up(data.descend(lambda w, x, y: F.huber_loss(self.model(w, x)[:, 0], y, reduction="none"),
+                                     shared.w))
+
+
+def test_a_method_is_tried_on_targets(runs):
+    train = runs.values["train"] | {"nesterov": True, "momentum": .9}
+    config, federation = resolve(runs.values | {"method": f"{__name__}:Huber", "train": train}), runs.federation()
+    method = build_method(config, federation, rehearse=True)
+    blank = make_blank_samples(federation.shape, federation.dtype)
+    assert find_vmap_obstacle(method, *method.init(7), blank) is None
+    assert rehearse_loop(method, *method.init(7), blank)[1].w.shape == (method.model.size,)
+    assert count_round_work(method, *method.init(7), blank, 20, get_local_training(config, 0)).trained == 20
 
 
 def test_a_measure_of_ones_own_is_given_outputs_and_targets(runs, monkeypatch):

@@ -3,10 +3,11 @@
 The error is BadInput before the first round, and FedmpiError later."""
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NoReturn
+from typing import NoReturn, cast
 
 import numpy as np
 from torch import Tensor
@@ -15,7 +16,7 @@ from fedmpi.client_data import State
 from fedmpi.comm.frame import DTYPES
 from fedmpi.comm.rows import Mixed
 from fedmpi.errors import BadInput, FedmpiError
-from fedmpi.method import Method
+from fedmpi.method import Method, list_declared_kinds
 from fedmpi.own_code.failures import blame_own_code
 from fedmpi.own_code.places import describe_definition
 from fedmpi.text import printable
@@ -98,14 +99,15 @@ def refuse_other_state(method: object, name: str, found: State, like: State, wha
     Args:
         like: the first one.
         what: its name.
-        dtypes: types count, too.
+        dtypes: all types count, and not only those of vectors, which are sums in float32.
         origin: what returned the first one."""
-    wanted = f"{what} like that of {origin}"
+    wanted, kind = f"{what} like that of {origin}", cast(type, type(like))
     refuse_no_state(method, name, found, f"{wanted}, a NamedTuple of tensors", "it ", error)
     if found._fields != like._fields:
         refuse_returned(method, name, found, f"{wanted}, with the fields {', '.join(like._fields) or 'none'}", error)
     for field, value, first in zip(like._fields, found, like, strict=True):
-        if value.shape != first.shape or dtypes and value.dtype != first.dtype:
+        typed = dtypes or list_declared_kinds(kind).get(field)
+        if value.shape != first.shape or typed and value.dtype != first.dtype:
             refuse_returned(method, name, value, f"{wanted}, whose field {field} is {describe_value(first)}", error)
 
 
@@ -173,6 +175,17 @@ def refuse_wrong_stages(method: Method, found: object, like: State) -> None:
     if len(found) > 1 and type(method).stage_of is Method.stage_of:
         raise BadInput(f"method {name_class(type(method))}: stages() returns {len(found)} stages, so define stage_of(),"
                        " which says in which of them a round is that begins with a Shared")
+
+
+def refuse_other_arguments(method: Method, name: str) -> None:
+    """Raise BadInput if a function of a method cannot be given what the one of the base class is given."""
+    wanted = [*inspect.signature(getattr(Method, name)).parameters][1:]
+    try:
+        inspect.signature(getattr(method, name)).bind(*wanted)
+    except TypeError:
+        place = describe_definition(getattr(type(method), name))
+        raise BadInput(f"method {name_class(type(method))}: {place}{name}() must take the arguments (self, "
+                       f"{', '.join(wanted)})") from None
 
 
 def refuse_wrong_stage(method: Method, found: object, number: int, error: type[FedmpiError] = BadInput) -> None:

@@ -74,7 +74,8 @@ def prepare_case(config_path: str | Mapping[str, object], overrides: Sequence[st
     shared, mine = method.init(federation.clients)
     sample = make_blank_samples(federation.shape, federation.dtype)
     up = rehearse_loop(method, shared, mine, sample)[1]
-    engine = choose_by_network(method, shared, mine, sample)[0] if config.engine == "auto" else config.engine
+    engine = (config.engine if config.engine != "auto" else
+              choose_by_network(method, shared, mine, sample, config.data.new_clients)[0])
     return Case(config, federation, method, shared, mine, up, engine)
 
 

@@ -10,6 +10,8 @@ from fedmpi.settings import Ge
 
 # Other measures and columns have these names, or names that begin with one of them and an underscore.
 TAKEN_COLUMNS = ("accuracy", "f1", "loss", "round", "cluster", "embedding", "new_client", "lam", "T", "E")
+# Tables of clients have further columns of these names, see Result.clients.
+CLIENT_COLUMNS = ("client", "name", "attacker", "train_samples", "validation_samples", "test_samples", "train_classes")
 # What names of columns end with: which model of a client was measured, or on which samples; and those of new clients.
 MODEL_ENDINGS = ("_after", "_unadapted", "_validation")
 NEW_CLIENTS_ENDING = "_new_clients"
@@ -17,7 +19,8 @@ NEW_CLIENTS_ENDING = "_new_clients"
 
 def is_taken(column: str) -> bool:
     """Say whether another column may have this name."""
-    return (column in TAKEN_COLUMNS or column.startswith(tuple(f"{name}_" for name in TAKEN_COLUMNS))
+    return (column in (*TAKEN_COLUMNS, *CLIENT_COLUMNS)
+            or column.startswith(tuple(f"{name}_" for name in TAKEN_COLUMNS))
             or column.endswith((*MODEL_ENDINGS, NEW_CLIENTS_ENDING)))
 
 

@@ -36,6 +36,7 @@ from fedmpi.data.abandoned import read_machine_code, remove_abandoned
 from fedmpi.data.assignment import Assignment
 from fedmpi.data.first_format import FirstFormat, compute_fingerprint
 from fedmpi.data.loading import load_and_assign, make_replaced_error, were_files_replaced
+from fedmpi.data.own_sources import list_inputs
 from fedmpi.data.samples import TARGET_BINS, Dataset, count_labels, find_vocabulary_size, list_labels, take_rows
 from fedmpi.errors import BadInput, StorageError
 from fedmpi.json_values import JsonObject
@@ -209,7 +210,7 @@ def make_federation_path(folder: Path, data: schema.Data, seed: int, root: Path)
 def collect_recipe(data: schema.Data, seed: int, root: Path) -> JsonObject:
     """Collect everything on which the contents of a federation depend."""
     partition = {"name": schema.find_name(data.partition), **asdict(data.partition)}
-    inputs = data.partition.list_inputs() if hasattr(data.partition, "list_inputs") else []
+    inputs = list_inputs(data.partition)
     source = sources.make_source_key(data.name, root, data.file, data.source)
     cls = registry.find_class("datasets", data.name)
     code, version = [hash_class(cls), hash_class(type(data.partition))], getattr(cls, "reader_format", None)

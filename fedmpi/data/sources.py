@@ -15,6 +15,7 @@ from fedmpi.data.arrow_tables import HuggingFace, Parquet
 from fedmpi.data.file_states import describe_file_states
 from fedmpi.data.image_folder import ImageFolder
 from fedmpi.data.leaf import Femnist, Leaf, Shakespeare
+from fedmpi.data.own_sources import list_paths, refuse_few_names, refuse_wrong_about
 from fedmpi.data.public_datasets import (
     AgNews,
     Cifar10,
@@ -73,8 +74,12 @@ def load_source(name: str, root: Path, file: str | None = None, source: Source |
     with blame_own_code(where, always=not is_built_in(type(source))):
         given = (root, file, task) if accepts(source.load, 3) else (root, file) if accepts(source.load, 2) else (root,)
         loaded = source.load(*given)
-        pool = as_dataset(loaded, f"{where}: {describe_definition(type(source).load)}load()")
-        return check_samples(pool, where, task)
+        place = f"{where}: {describe_definition(type(source).load)}load()"
+        pool = as_dataset(loaded, place)
+        refuse_wrong_about(pool.about, place)
+        pool = check_samples(pool, where, task)
+        refuse_few_names(pool, place)
+        return pool
 
 
 def make_source(name: str, file: str | None, source: Source | None = None) -> Source:
@@ -84,7 +89,9 @@ def make_source(name: str, file: str | None, source: Source | None = None) -> So
     # A configuration must not be able to call any function that it names.
     if not (isinstance(cls, type) and hasattr(cls, "load")):
         raise BadInput(f"data.name = {name}: is not a class with a function `load`, as data sets must be")
-    with blame_own_code(f"data.name = {name}"):
+    remedy = "repair it; it is made without arguments, and its settings are the fields of a frozen dataclass"
+    place = describe_definition(vars(cls).get("__init__"))
+    with blame_own_code(f"data.name = {name}", remedy, not is_built_in(cls), place):
         made: Source = source or cls()
         if file is not None and not accepts(made.load, 2):
             raise BadInput(f"data.file = {file}: {name} has no use for it; leave it out, or set data.name = arrays")
@@ -112,5 +119,9 @@ def list_data_files(name: str, root: Path, file: str | None = None, source: Sour
     with blame_own_code(f"data.name = {name}", always=not is_built_in(type(source))):
         list_files = getattr(source, "files", None)
         if list_files and accepts(list_files, 2):
-            return list(map(Path, list_files(root, file)))
-        return [npz] if npz.exists() or list_files is None else list(map(Path, list_files(root)))
+            found = list_files(root, file)
+        elif npz.exists() or list_files is None:
+            return [npz]
+        else:
+            found = list_files(root)
+        return list_paths(found, f"data.name = {name}: {describe_definition(list_files)}")

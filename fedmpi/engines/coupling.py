@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedmpi.engines.loop_data import LoopBatch, LoopData
-from fedmpi.engines.rehearsal import REHEARSAL_TRAINING, make_blank_message
+from fedmpi.engines.rehearsal import REHEARSAL_TRAINING, make_blank_labels, make_blank_message
 from fedmpi.method import Method, State
 from fedmpi.models.build import as_input
 from fedmpi.models.flat import Model, Net
@@ -51,9 +51,10 @@ def find_coupling(method: Method, shared: State, mine: State, sample: Tensor) ->
         return "the network", DRAWS_FOR_ALL
     if not alone:
         return "the network", "the outputs of a sample depend on the other samples of its batch"
-    # of one class, and of two if there are two
-    for other in range(min(2, model.classes)):
-        y = torch.tensor([0, 0, other, other], device=sample.device)
+    # of one class, and of two if there are two; or of one target, and of two
+    for other in range(min(2, model.classes) if model.classes > 1 else 2):
+        y = make_blank_labels(model, sample.device, SAMPLES_COMPARED)
+        y[2:] = other
         data = ProbedData(batch, y, 0, REHEARSAL_TRAINING._replace(batch=SAMPLES_COMPARED),
                           message=make_blank_message(method, sample.device), model=model)
         try:

@@ -17,6 +17,7 @@ from fedmpi.engines import batch_plan
 from fedmpi.engines.batch_plan import LocalTraining
 from fedmpi.engines.gradients import Loss, is_empty
 from fedmpi.engines.loop_data import LoopData
+from fedmpi.engines.rehearsal import make_blank_labels
 from fedmpi.engines.step import StepOptions, StepSettings
 from fedmpi.engines.step_counter import JUDGED, OTHERS, PARTICIPANTS, classify_steps
 from fedmpi.method import Method, State
@@ -143,7 +144,7 @@ def dry_run(function: Callable[..., State], method: Method, shared: State, mine:
     Args:
         blank: a sample as stored, (1, ...).
         n: the number of samples that it stands for."""
-    data = DryRunData(blank, torch.zeros(1, dtype=torch.int64, device=blank.device), 0, local,
+    data = DryRunData(blank, make_blank_labels(method.model, blank.device), 0, local,
                       message=method.message_template() if function == method.client else None, count=n,
                       model=method.model)
     function(hide_server_only(shared), mine, data)

@@ -23,8 +23,9 @@ from fedmpi.engines.gpu_waiting import wait_for_device
 from fedmpi.engines.loop import Loop
 from fedmpi.engines.rehearsal import make_blank_message
 from fedmpi.engines.vmap import BATCHNORM_REFUSED, Vmap, rehearse_vmap
-from fedmpi.errors import BadInput
+from fedmpi.errors import BadInput, FedmpiError
 from fedmpi.method import ClientData, Method, Nothing, State
+from fedmpi.own_code.failures import describe_failure
 
 if TYPE_CHECKING:
     from fedmpi.engines.engine import ClientGroup, Engine
@@ -57,74 +58,93 @@ class NetworkAlone(Method):
         return mine, Trained(data.descend(self.model, shared.w))
 
 
-def refuse_vmap(name: str, method: Method, blank: Tensor) -> None:
-    """Raise BadInput if `vmap` is asked for and cannot train the network, or run the method's `client`."""
+def refuse_vmap(name: str, method: Method, blank: Tensor, new_clients: int = 0) -> None:
+    """Raise BadInput if `vmap` is asked for and cannot train the network, or run what the method does at clients; see
+    find_vmap_obstacle."""
     if name != "vmap":
         return
     if method.model.has_batchnorm:
         raise BadInput(BATCHNORM_REFUSED)
-    if obstacle := find_vmap_obstacle(method, *method.init(1), blank):
+    if obstacle := find_vmap_obstacle(method, *method.init(1), blank, new_clients):
         raise BadInput(f"engine = vmap: {obstacle[0]} cannot be vectorised ({obstacle[1]}); set engine=loop")
 
 
-def find_vmap_obstacle(method: Method, shared: State, mine: State, blank: Tensor) -> tuple[str, str] | None:
-    """Return what cannot be vectorised, the network or the method's `client`, and why; None if both can."""
-    if not (why := explain_failed_rehearsal(method, shared, mine, blank)):
-        return find_coupling(method, shared, mine, blank)
-    alone = NetworkAlone(model=method.model)
-    of_network = explain_failed_rehearsal(alone, Trained(method.model.start), Nothing(), blank)
-    return ("the network", of_network) if of_network else (f"{method.title}.client", why)
+def list_at_clients(method: Method, new_clients: int) -> list[str]:
+    """Return the names of the functions of a method that the engines run in a run with so many new clients."""
+    return ["client", "personal", *["idle"] * method.idles, *["serve_newcomer"] * bool(new_clients)]
 
 
-def explain_failed_rehearsal(method: Method, shared: State, mine: State, blank: Tensor) -> str:
-    """Return why a method's `client` cannot be vectorised; "" if it can."""
+def find_vmap_obstacle(method: Method, shared: State, mine: State, blank: Tensor, new_clients: int = 0
+                       ) -> tuple[str, str] | None:
+    """Return what cannot be vectorised, the network or a function of the method, and why; None if all can.
+
+    Args:
+        blank: one sample as stored, (1, ...).
+        new_clients: their number; without any, `serve_newcomer` is not tried."""
+    for name in list_at_clients(method, new_clients):
+        if why := explain_failed_rehearsal(method, shared, mine, blank, name):
+            alone = NetworkAlone(model=method.model)
+            of_network = explain_failed_rehearsal(alone, Trained(method.model.start), Nothing(), blank)
+            return ("the network", of_network) if of_network else (f"{method.title}.{name}", why)
+    return find_coupling(method, shared, mine, blank)
+
+
+def explain_failed_rehearsal(method: Method, shared: State, mine: State, blank: Tensor, name: str = "client") -> str:
+    """Return why a function of a method cannot be vectorised; "" if it can. What fails for other reasons counts as
+    well: `loop` tells such errors where they arise."""
     try:
-        rehearse_vmap(method, shared, mine, blank)
+        rehearse_vmap(method, shared, mine, blank, name)
     except RuntimeError as error:
+        if is_gpu_broken(error):
+            raise
         return (str(error) or type(error).__name__).splitlines()[0][:100]
+    except Exception as error:
+        return describe_failure(error)
     return ""
 
 
-def choose_by_network(method: Method, shared: State, mine: State, blank: Tensor) -> tuple[str, str]:
+def choose_by_network(method: Method, shared: State, mine: State, blank: Tensor, new_clients: int = 0
+                      ) -> tuple[str, str]:
     """Return the engine for a CPU, and why. `loop` takes what cannot be vectorised: networks that draw random numbers,
     for example."""
     model = method.model
     facts = f"{model.size:,} parameters, {'with' if model.convolves else 'without'} convolutions"
     if model.size > SMALL_NETWORK or model.convolves or model.has_batchnorm:
         return "loop", facts
-    if obstacle := find_vmap_obstacle(method, shared, mine, blank):
+    if obstacle := find_vmap_obstacle(method, shared, mine, blank, new_clients):
         return "loop", f"{obstacle[0]} cannot be vectorised: {obstacle[1]}"
     return "vmap", facts
 
 
 def time_engines(group: ClientGroup, shared: State) -> np.ndarray:
     """Return the seconds of both engines on this rank's first clients, (2,): loop and vmap. The second is inf if vmap
-    cannot train the network. No result is kept.
+    cannot train the network, or run the method. No result is kept.
 
     `group` is the rank's clients.hosted.HostedClients."""
     spent = np.zeros(2)
     if (message := make_blank_message(group.method, group.device)) is not None:
         group.messages = dict.fromkeys(group.clients, message)
     for i, name in enumerate(("loop", "vmap")):
-        if name == "vmap" and is_coupled(group, shared):
+        if name == "vmap" and is_loop_needed(group, shared):
             spent[i] = np.inf
             continue
         try:
             spent[i] = time_engine(build_engine(name, group.config, group.room), group, shared)
-        except (RuntimeError, BadInput) as error:
-            # The network draws random numbers or has BatchNorm, or the GPU has no room.
-            if name == "loop" or is_gpu_broken(error):
+        except Exception as error:
+            # Samples or messages are unlike those of a rehearsal, or the GPU has no room.
+            given_up = isinstance(error, FedmpiError) and not isinstance(error, BadInput)
+            if name == "loop" or given_up or is_gpu_broken(error):
                 raise
             spent[i] = np.inf
     group.messages = {}
     return spent
 
 
-def is_coupled(group: ClientGroup, shared: State) -> bool:
-    """Say whether samples of a batch influence each other, tried on a sample of this rank's first client."""
+def is_loop_needed(group: ClientGroup, shared: State) -> bool:
+    """Say whether `vmap` cannot run the method, tried on a sample of this rank's first client."""
     for first in group.clients[:1]:
         mine, sample = group.store.read(first), group.get_training_samples(first)[0][:1]
-        return find_coupling(group.method, shared, mine, sample) is not None
+        return find_vmap_obstacle(group.method, shared, mine, sample, group.config.data.new_clients) is not None
     return False
 
 

@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Unpack
 
-import torch
 from torch import Tensor
 
 from fedmpi.config.train import Train
 from fedmpi.engines.batch_plan import get_local_training
 from fedmpi.engines.dry_run import DryRunData
 from fedmpi.engines.gradients import Loss
+from fedmpi.engines.rehearsal import make_blank_labels
 from fedmpi.engines.step import StepSettings
 from fedmpi.errors import BadInput
 from fedmpi.method import Method, State
@@ -123,7 +123,7 @@ def list_changed(train: Train, names: Sequence[str]) -> list[str]:
 
 def watch_method(method: Method, shared: State, mine: State, blank: Tensor, config: Config) -> set[str]:
     """Return what a method asks of its data in any stage of a run, and when a client is evaluated."""
-    data = WatchedData(blank, torch.zeros(1, dtype=torch.int64), 0, get_local_training(config, 0),
+    data = WatchedData(blank, make_blank_labels(method.model, blank.device), 0, get_local_training(config, 0),
                        message=method.message_template(), model=method.model)
     for part in [hide_server_only(part) for rounds, part in method.stages(shared, config.rounds) if rounds]:
         method.client(part, mine, data)

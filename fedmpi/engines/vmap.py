@@ -20,7 +20,7 @@ from fedmpi.engines.engine import note_step
 from fedmpi.engines.gpu_errors import is_out_of_memory, make_room_for_fewer
 from fedmpi.engines.optimizer import Optimizer, count_further_vectors
 from fedmpi.engines.padding import pad_samples
-from fedmpi.engines.rehearsal import REHEARSAL_TRAINING
+from fedmpi.engines.rehearsal import REHEARSAL_TRAINING, make_blank_labels, make_blank_message
 from fedmpi.engines.vmap_data import VmapData
 from fedmpi.engines.vmap_indexing import allow_indexing
 from fedmpi.errors import BadInput
@@ -158,11 +158,14 @@ def stack_states(states: list[State]) -> State:
     return type(states[0])(*(torch.stack(column) for column in zip(*states, strict=True)))
 
 
-def rehearse_vmap(method: Method, shared: State, mine: State, blank: Tensor) -> list[State]:
-    """Run client 0 twice at once, as there may be no other, on one blank sample (1, ...). Raises RuntimeError if the
-    method's `client` on its network cannot be vectorised."""
-    y = torch.zeros(1, dtype=torch.int64, device=blank.device)
+def rehearse_vmap(method: Method, shared: State, mine: State, blank: Tensor, name: str = "client") -> list[State]:
+    """Run client 0 twice at once, as there may be no other, on one blank sample (1, ...). Raises an error, mostly
+    RuntimeError, if this function of the method on its network cannot be vectorised.
+
+    Args:
+        name: of the function; only `client` has a message."""
+    y = make_blank_labels(method.model, blank.device)
     cohort = Cohort(pad_samples((blank, blank)), pad_samples((y, y)), (1, 1), (0, 0), REHEARSAL_TRAINING,
                     model=method.model)
-    messages = 2 * [method.message_template()]
-    return apply_to_cohort(method.client, hide_server_only(shared), [mine, mine], cohort, messages)
+    messages = 2 * [make_blank_message(method, blank.device) if name == "client" else None]
+    return apply_to_cohort(getattr(method, name), hide_server_only(shared), [mine, mine], cohort, messages)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from fedmpi.errors import BadInput, FaultyCode
 from fedmpi.memory_check import refuse_large_network
+from fedmpi.models.checks import refuse_kept_state
 from fedmpi.models.flat import Model
 from fedmpi.models.max_pooling import pool_first, skip_indices
 from fedmpi.models.nets import BUILT_IN
@@ -109,6 +110,7 @@ def build_model(settings: ModelSettings, shape: tuple[int, ...], dtype: np.dtype
         model = Model(build, example, seed, head, policy)
         if type(settings) not in BUILT_IN.values():
             refuse_other_weights(model.module, build_seeded(build, seed))
+            refuse_kept_state(model, example)
         with torch.no_grad():
             logits = model(model.start, example)
     if logits.shape != (2, classes):

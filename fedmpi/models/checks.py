@@ -10,6 +10,7 @@ from torch.nn.parameter import UninitializedParameter
 
 from fedmpi.errors import BadInput, FaultyCode
 from fedmpi.models.parameters import collect_constants, is_same
+from fedmpi.models.seeding import build_seeded
 from fedmpi.models.split import list_linear
 from fedmpi.own_code.failures import blame_own_code, describe_failure, find_own_line
 from fedmpi.torch_compat import BatchNorm
@@ -76,6 +77,23 @@ def refuse_drawn_constants(constants: dict[str, Tensor], others: dict[str, Tenso
             raise BadInput(f"model: the buffer {name} has other values in each copy of the network, as random numbers "
                            "have; draw it by a torch.Generator with a seed of its own, or make it an nn.Parameter, "
                            "which is trained")
+
+
+def refuse_kept_state(model: Network, example: Tensor) -> None:
+    """Refuse a network of which two passes in training differ although weights, samples and seeds are the same: what it
+    keeps between passes would go from client to client, and no checkpoint holds it. Raises BadInput.
+
+    Args:
+        example: samples that the network can take together, (b, ...)."""
+    model.train(len(example))
+    with torch.no_grad():
+        first, second = (build_seeded(lambda: model(model.start, example), 0) for _ in range(2))
+    model.eval()
+    if not torch.allclose(first, second, rtol=1e-4, atol=1e-6, equal_nan=True):
+        raise BadInput("model: the network's forward gives other outputs in each pass in training although weights, "
+                       "samples and seeds are the same, so it keeps a counter or a generator outside its parameters; "
+                       "draw from the global generators of PyTorch, NumPy or Python, which a run seeds, and count "
+                       "nothing in forward")
 
 
 def refuse_unfit_parameters(module: nn.Module) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -14,6 +15,8 @@ from torch import nn
 from fedmpi.errors import BadInput
 from fedmpi.models.parameters import collect_tensors, is_same
 from fedmpi.torch_compat import seed_generators
+
+Made = TypeVar("Made")
 
 
 def seed_all_generators(number: int) -> None:
@@ -52,7 +55,7 @@ def read_all_generators() -> tuple[object, ...]:
     return *(state.numpy().tobytes() for state in (torch.get_rng_state(), *on_gpus)), *read_plain_generators()
 
 
-def build_seeded(build: Callable[[], nn.Module], seed: int) -> nn.Module:
+def build_seeded(build: Callable[[], Made], seed: int) -> Made:
     """Return what build() makes with the global generators of PyTorch, NumPy and Python seeded. Afterwards these go on
     as if nothing had been drawn."""
     with torch.random.fork_rng(devices=[]), restore_plain_generators():

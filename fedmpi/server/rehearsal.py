@@ -21,6 +21,7 @@ from fedmpi.clients.returned import (
     name_class,
     refuse_no_state,
     refuse_no_weights,
+    refuse_other_arguments,
     refuse_other_state,
     refuse_returned,
     refuse_unsent_types,
@@ -39,11 +40,12 @@ from fedmpi.config.schema import Config
 from fedmpi.data.federation import Federation
 from fedmpi.engines.loop import Loop
 from fedmpi.engines.loop_data import LoopData
-from fedmpi.engines.rehearsal import REHEARSAL_TRAINING
+from fedmpi.engines.rehearsal import REHEARSAL_TRAINING, make_blank_labels
 from fedmpi.errors import BadInput
 from fedmpi.method import Method, Participants, State
 from fedmpi.models.build import as_input, make_blank_samples
 from fedmpi.models.flat import Model
+from fedmpi.models.parameters import is_same
 from fedmpi.own_code.failures import describe_failure, is_ctrl_c
 from fedmpi.own_code.places import describe_definition, is_built_in
 from fedmpi.server.sampling import draw_participants
@@ -104,25 +106,28 @@ def rehearse_round(config: Config, federation: Federation, model: Model) -> None
                         "super().with_model(model)`")
     clients = len(federation.sizes)
     shared, mine = split_pair(method, "init", call(method, "init", clients), "(Shared, Mine)")
-    for state, part in ((shared, "the Shared"), (mine, "the Mine")):
+    again = split_pair(method, "init", call(method, "init", clients), "(Shared, Mine)")
+    for state, other, part in ((shared, again[0], "the Shared"), (mine, again[1], "the Mine")):
         refuse_unsent_types(method, "init", state, part)
+        refuse_unlike_first(method, state, other, part)
     note = call(method, "message_template")
     if note is not None:
         refuse_no_state(method, "message_template", note, "None or a NamedTuple of tensors", "it ")
         refuse_unsent_types(method, "message_template", note, "the message")
     sample = make_blank_samples(federation.shape, federation.dtype)
-    data = LoopData(sample, torch.zeros(1, dtype=torch.int64), 0, REHEARSAL_TRAINING, message=note, model=model)
+    data = LoopData(sample, make_blank_labels(model, sample.device), 0, REHEARSAL_TRAINING, message=note, model=model)
     received = hide_server_only(shared)
-    kept, up = split_pair(method, "client", call(method, "client", received, mine, data), "(Mine, Up)")
+    kept, up = split_pair(method, "client", call_at_client(method, "client", received, mine, data), "(Mine, Up)")
     refuse_server_only(mine, up, data.message or ())
     refuse_other_state(method, "client", kept, mine, "a Mine")
     # Those that train are addressed, and nobody else.
     data = replace(data, message=None)
     if method.idles:
-        refuse_other_state(method, "idle", call(method, "idle", received, mine, data), mine, "a Mine")
-    refuse_wrong_weights(method, "personal", call(method, "personal", received, mine, data), sample, federation.classes)
+        refuse_other_state(method, "idle", call_at_client(method, "idle", received, mine, data), mine, "a Mine")
+    weights = call_at_client(method, "personal", received, mine, data)
+    refuse_wrong_weights(method, "personal", weights, sample, federation.classes)
     for name, given in (("trained", (received, kept, up)), ("unadapted", (received, mine))):
-        weights = call(method, name, *given)
+        weights = call_at_client(method, name, *given)
         if weights is not None:
             refuse_wrong_weights(method, name, weights, sample, federation.classes)
     refuse_wrong_participants(method, call(method, "warm_up_participants", clients, config.seed), clients)
@@ -131,6 +136,14 @@ def rehearse_round(config: Config, federation: Federation, model: Model) -> None
     refuse_wrong_stages(method, stages, shared)
     assert isinstance(stages, list | tuple)
     refuse_wrong_stage(method, call(method, "stage_of", shared), len(stages))
+    w = call(method, "global_model", shared)
+    if w is not None and not (isinstance(w, Tensor) and w.shape == (model.size,)):
+        refuse_returned(method, "global_model", w, f"None, or the weights of the network, a tensor ({model.size},)")
+    odd = call(method, "list_oddities", config.rounds)
+    if not isinstance(odd, list) or not all(isinstance(line, str) for line in odd):
+        refuse_returned(method, "list_oddities", odd, "a list of texts, [] for none")
+    for name in ("server", "messages"):
+        refuse_other_arguments(method, name)
     try_server(config, federation, method, shared, mine, up)
 
 
@@ -138,6 +151,34 @@ def call(method: Method, name: str, *given: object) -> object:
     """Return what a function of the method returns; its errors are those of the user's code."""
     with blame_function(method, name):
         return getattr(method, name)(*given)
+
+
+def call_at_client(method: Method, name: str, *given: object) -> object:
+    """Return what a function that runs at clients returns. Raises BadInput if it changes a state that it was given,
+    which others are still to read."""
+    states = [state for state in given if isinstance(state, tuple)]
+    tensors = [(type(state).__name__, getattr(state, "_fields", ())[i], value) for state in states
+               for i, value in enumerate(state) if isinstance(value, Tensor)]
+    before = [value._version for *_, value in tensors]
+    found = call(method, name, *given)
+    for (state, field, value), version in zip(tensors, before, strict=True):
+        if value._version != version:
+            raise BadInput(f"method {name_class(type(method))}: {describe_definition(getattr(type(method), name))}"
+                           f"{name}() changes {state}.{field} in place, which others are still to read; write "
+                           "w = w + step in place of w += step or w.add_(step)")
+    return found
+
+
+def refuse_unlike_first(method: Method, first: State, other: State, part: str) -> None:
+    """Raise BadInput if `init` returns another state when it is called again, as each rank and each restart calls it.
+
+    Args:
+        part: what the state is called."""
+    where = f"method {name_class(type(method))}: {describe_definition(type(method).init)}init()"
+    if first._fields != other._fields or not all(
+            is_same(one.nan_to_num(), two.nan_to_num()) for one, two in zip(first, other, strict=True)):
+        raise BadInput(f"{where} returns another value of {part} each time, but every rank and restart calls it; take "
+                       "random numbers from np.random.default_rng((self.model.seed, STREAM)), and count nothing")
 
 
 def try_server(config: Config, federation: Federation, method: Method, shared: State, mine: State, up: State

@@ -16,6 +16,7 @@ from torch import Tensor
 from fedmpi.clients.measures import CLIENT_MEASURES
 from fedmpi.clients.returned import describe_value, name_class
 from fedmpi.comm.exact import BadWeights
+from fedmpi.config.evaluation import CLIENT_COLUMNS
 from fedmpi.errors import FedmpiError
 from fedmpi.method import Method, Participants, State
 from fedmpi.own_code.places import is_built_in
@@ -102,6 +103,9 @@ def refuse_wrong_log(method: Method, who: Participants, task: Task, further: tup
             raise error(f"{start}({name}=...): give a number as float() makes it, a text, or a list of such, not "
                         f"{describe_value(value)}")
     for name, values in who.each.items():
+        if not name.isidentifier():
+            raise error(f"{start}_per_client: {name!r} cannot name a column of history.h5; take a name of letters, "
+                        "digits and _ that does not begin with a digit")
         if not holds_numbers(values, n):
             raise error(f"{start}_per_client({name}=...): give a number for each of the {n} participants, not "
                         f"{describe_value(values)}")
@@ -131,9 +135,11 @@ def list_taken_names(task: Task, further: tuple[str, ...] = ()) -> frozenset[str
 
 @cache
 def list_taken_columns(task: Task, further: tuple[str, ...] = ()) -> frozenset[str]:
-    """Return the names of columns of history.h5 that a method cannot give to what it logs of each client."""
+    """Return the names of columns of history.h5, and of tables of clients, that a method cannot give to what it logs of
+    each client."""
     rows = dict.fromkeys(ENDINGS, np.ones((1, len(CLIENT_MEASURES) + len(further))))
-    return frozenset({*make_history_columns(rows, further, task), "cluster", "embedding"})
+    own = make_history_columns(rows, further, task)
+    return frozenset({*own, *CLIENT_COLUMNS, "cluster", "embedding", "new_client"})
 
 
 def fits_json(value: object) -> bool:

@@ -15,6 +15,7 @@ from fedmpi.clients import measures
 from fedmpi.clients.evaluation import read_score, score_batch
 from fedmpi.clients.measures import BUILT_IN, load_measures, measure_logits, try_measures
 from fedmpi.config.schema import Evaluate, resolve
+from fedmpi.data.client_table import CLIENT_NUMBERS
 from fedmpi.errors import BadInput, FaultyCode, FedmpiError
 from fedmpi.task import CLASSIFICATION
 from tests.federations import Lab, Odd, method
@@ -167,6 +168,7 @@ def test_a_function_that_fails_later_ends_the_run_as_a_failure(own):
     (["auroc"], r"measures = \['auroc'\]: 'auroc' is not known; there are auc, balanced_accuracy, calibration_error"),
     (["auk"], r"did you mean auc\?"), (["f", "auc", "auc"], "'f' is not known"), (["auc", "auc"], "are called auc"),
     (["auc", "a:auc"], "are called auc"), (["a:b", "c:b"], "are called b"), (["a:loss"], "cannot be called loss"),
+    *(([f"a:{name}"], f"cannot be called {name}") for name in ("name", "attacker", "client", *CLIENT_NUMBERS)),
     (["a:f1_of_two"], "cannot be called"), (["a:mine_after"], "cannot be called"),
     (["a:"], "should be module:function"), (["a:b.c"], "should be module:function"), ("auc", "should be a list"),
     ([3], "string")])

@@ -1,6 +1,12 @@
 """A network is tried before the first round in every way in which a run uses it: in training, and on one sample."""
 from __future__ import annotations
 
+import math
+import random
+from functools import partial
+from itertools import count
+
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -10,6 +16,7 @@ from fedmpi.engines.vmap import Vmap
 from fedmpi.errors import BadInput
 from fedmpi.models.build import build_model
 from fedmpi.models.nets import Custom
+from fedmpi.models.seeding import read_all_generators
 from tests.federations import Digits, Lab, method
 from tests.models.test_models import FLOATS, Given, given
 
@@ -23,6 +30,33 @@ class Changing(nn.Module):
 
     def forward(self, x):
         return self.change(self.fc2(self.fc1(x).relu()), self.training)
+
+
+class Counting(nn.Module):
+    """In training it draws or counts its passes."""
+
+    def __init__(self, draw):
+        super().__init__()
+        self.fc1, self.fc2, self.draw = nn.Linear(6, 6), nn.Linear(6, 3), draw()
+
+    def forward(self, x):
+        return self.fc2(self.fc1(x).relu() * (self.draw() if self.training else 1))
+
+
+@pytest.mark.parametrize("draw", [
+    lambda: partial(torch.rand, (), generator=torch.Generator().manual_seed(1)),
+    lambda: np.random.default_rng(1).random, lambda: count(1).__next__])
+def test_a_network_that_keeps_a_counter_or_a_generator_is_refused(draw):
+    with pytest.raises(BadInput, match="^model: the network's forward gives other outputs in each pass in training"):
+        build_model(Given(lambda: Counting(draw)), (6,), FLOATS, 3, 0)
+
+
+@pytest.mark.parametrize("draw", [lambda: torch.rand(()), lambda: np.random.rand(), random.random, lambda: math.nan])
+def test_a_network_that_draws_from_the_global_generators_may_do_so(draw):
+    before = read_all_generators()
+    made = build_model(Given(lambda: Counting(lambda: draw)), (6,), FLOATS, 3, 0)
+    # what the other checks draw from NumPy and Python is theirs
+    assert read_all_generators()[0] == before[0] and not made.module.training
 
 
 class Narrowing(nn.Module):

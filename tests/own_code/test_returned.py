@@ -22,7 +22,8 @@ HOOKS = {"init": "(self, n)", "client": "(self, shared, mine, data)", "idle": "(
          "message_template": "(self)", "messages": "(self, shared, mine, who)", "with_model": "(self, model)",
          "warm_up_participants": "(self, n, seed)", "predict": "(self, w, x)", "trained": "(self, shared, mine, up)",
          "unadapted": "(self, shared, mine)", "serve_newcomer": "(self, shared, mine, data)",
-         "embedding": "(self, mine, up)", "stages": "(self, shared, rounds)", "stage_of": "(self, shared)"}
+         "embedding": "(self, mine, up)", "global_model": "(self, shared)", "list_oddities": "(self, rounds)",
+         "stages": "(self, shared, rounds)", "stage_of": "(self, shared)"}
 # The function, what it does, and what is said of it.
 CASES = [
     ("init", "return None", "must return a pair (Shared, Mine), not None"),
@@ -32,6 +33,15 @@ CASES = [
     ("init", "return Shared(self.model.start.bfloat16()), Mine(self.model.start)", "init() must return in the field w "
      "of the Shared numbers of type uint8, int32, int64, float32, float64, bool, float16, int8, int16, not a tensor"),
     ("init", "return Shared(self.model.start), Mine(self.model.start + 0j)", "in the field v of the Mine numbers of"),
+    ("init", "return Shared(self.model.start + torch.rand(1)), Mine(self.model.start)", "returns another value of the "
+     "Shared each time, but every rank and restart calls it; take random numbers from np.random.default_rng((self.mod"),
+    ("init", "return Shared(self.model.start), Mine(self.model.start * np.random.default_rng().random())",
+     "another value of the Mine"),
+    ("client", "return Mine(mine.v.add_(1)), Up(mine.v)", "changes Shared.w in place, which others are still to read"),
+    ("idle", "return Mine(mine.v.mul_(2))", "in place, which others"),
+    ("personal", "return mine.v[1:].zero_()", "in place, which others"),
+    ("trained", "return up.w.mul_(2)", "changes Up.w in place, which others are still to read; write w = w + step"),
+    ("unadapted", "return mine.v.mul_(2)", "in place, which others"),
     ("message_template", "return Up(self.model.start.bfloat16())", "in the field w of the message numbers of type"),
     ("client", "return None", "must return a pair (Mine, Up), not None"),
     ("client", "return mine", "not a Mine of 1"), ("client", "yield mine", "not a generator"),
@@ -43,6 +53,11 @@ CASES = [
     ("idle", "return None", "must return a Mine like that of init(), a NamedTuple of tensors; it is None"),
     ("server", "return None", "must return a Shared like that of init(), a NamedTuple of tensors; it is None"),
     ("server", "return torch.zeros(3)", "it is a tensor of shape (3,)"),
+    ("server", "return Shared(up.w.mean().double())", "not a tensor of shape (1210,) and type torch.float64"),
+    ("global_model", "return shared.w[:5]", "None, or the weights of the network, a tensor (1210,), not a tensor of"),
+    ("global_model", "return 3", "not an int"),
+    ("list_oddities", "return None", "list_oddities() must return a list of texts, [] for none, not None"),
+    ("list_oddities", "return 'abc'", "not a str"), ("list_oddities", "return [3]", "not a list of 1"),
     ("server", "return Shared(up.w)", "it has a Rows in its field w"),
     ("server", "return Shared(up.w.mean()[:9])", "not a tensor of shape (9,)"),
     ("personal", "return None", "the weights of the network, a tensor of shape (1210,), not None"),
@@ -116,10 +131,21 @@ def test_who_does_not_train_has_no_message(attempt, name):  # noqa: F811
 
 @pytest.mark.parametrize("text, said", [
     ("    def client(self, shared):\n        pass\n", f"{MODULE}.py:12: TypeError: Own.client() takes 2 positional"),
+    ("    def server(self, shared, up):\n        pass\n", "server() must take the arguments (self, shared, up, who)"),
+    ("    def messages(self, shared):\n        pass\n", "messages() must take the arguments (self, sha"),
     ("    server = 3\n", f"method {MODULE}:Own: server must be a function, not an int")])
 def test_functions_of_another_form(attempt, text, said):  # noqa: F811
     code, words = attempt(START + text, f"method={MODULE}:Own")
     assert code == 2 and said in words, words
+
+
+def test_a_name_for_type_checkers_alone_is_named_with_its_file(attempt):  # noqa: F811
+    text = START.replace("import torch", "import torch\nfrom typing import TYPE_CHECKING\nif TYPE_CHECKING:\n"
+                         "    from torch import Tensor\nclass Kept(NamedTuple):\n    w: Tensor\n")
+    text = (f"from __future__ import annotations\n{text}\n    def init(self, n):\n"
+            "        return Kept(self.model.start), super().init(n)[1]\n")
+    code, words = attempt(text, f"method={MODULE}:Own")
+    assert code == 2 and words.count("\n") == 1 and f"{MODULE}.py: Kept: Tensor is imported for type checkers" in words
 
 
 def test_a_method_that_lacks_functions_is_told_which(attempt):  # noqa: F811

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from fedmpi.data.client_table import CLIENT_NUMBERS
 from fedmpi.errors import BadInput, FedmpiError
 from fedmpi.method import Participants
 from fedmpi.methods.fedamp import FedAMP
@@ -65,9 +66,9 @@ class LateMessages(FedAMP):
 
 @pytest.mark.parametrize("method, words, said", [
     ("LateMessages", (), "FedAMP: in LateMessages.messages, round 2, field u has 10890 values that are not finite"),
-    ("LateMessages", ("method.fault=too few",), f"method {HERE[7:]}LateMessages: tests/server/test_state_check.py:59: "
+    ("LateMessages", ("method.fault=too few",), f"method {HERE[7:]}LateMessages: tests/server/test_state_check.py:60: "
      "messages() addresses u of shape (1210,) to 8 clients; the template has shape (1210,), and 9 take part"),
-    ("LateMessages", ("method.fault=double",), f"method {HERE[7:]}LateMessages: tests/server/test_state_check.py:59: "
+    ("LateMessages", ("method.fault=double",), f"method {HERE[7:]}LateMessages: tests/server/test_state_check.py:60: "
      "messages() must return in the field u numbers of type torch.float32, not a tensor of shape (9, 1210)"),
     ("ByNothing", (), "FedAvg: in ByNothing.server, round 1, the weights of rows of w have 9 non-finite values of 9"),
     ("ByNothing", ("server.reduce=float32",), "FedAvg: in ByNothing.server, round 1, the weights of rows of w have 9"),
@@ -166,6 +167,10 @@ WRONG_LOGS = [
     ({}, {"brier_after": TEN}, "has a column brier_after of its own"),
     ({}, {"brier_new_clients": TEN}, "has a measure brier_new_clients of its own"),
     ({}, {"cluster": TEN}, "has a column cluster of its own"), ({}, {"embedding": TEN}, "has a column embedding of"),
+    *(({}, {name: TEN}, f"has a column {name} of its own") for name in (
+        "name", "attacker", "new_client", "client", *CLIENT_NUMBERS)),
+    *(({}, {name: TEN}, f"log_per_client: {name!r} cannot name a column of history.h5; take a name of letters, digits")
+      for name in ("loss/own", ".", "", "2nd")),
     ({}, {"age": TEN[1:]}, "log_per_client(age=...): give a number for each of the 10 participants, not an array of"),
     ({}, {"age": "young"}, "log_per_client(age=...): give a number for each")]
 

@@ -39,6 +39,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.models.variational:split_gaussian", "F.softplus(s) + MIN_SIGMA", "F.softplus(s)"),
     ("fedmpi.models.variational:Experts.forward", "mu * sigma ** -2", "mu * sigma ** -1"),
     ("fedmpi.models.checks:try_network", "return its .logits", "return it"),
+    ("fedmpi.models.build:build_model", "            refuse_kept_state(model, example)\n", ""),
     ("fedmpi.models.build:make_blank_samples", "torch.ones(size", "torch.zeros(size"),
     ("fedmpi.models.tail:cut_networks", "front.names + [prefix + name for name in behind.names] == model.names",
      "front.names == model.names[:len(front.names)]"),
