@@ -116,7 +116,7 @@ def test_each_client_draws_random_numbers_of_its_own():
 
 def test_a_rehearsal_is_one_step_on_one_sample(model):
     class Counting:
-        model = None
+        model = SimpleNamespace(classes=10)
 
         def message_template(self):
             return "note"
