@@ -26,7 +26,8 @@ def main() -> None:
         try:
             app()
         finally:
-            sys.stdout.flush()
+            if not sys.stdout.closed:
+                sys.stdout.flush()
     except OSError as error:
         if error.filename is not None or error.errno == errno.EPIPE:
             raise

@@ -24,7 +24,7 @@ import numpy as np
 
 from fedmpi import errors
 from fedmpi.argument_names import name_arguments
-from fedmpi.comm.launcher import MOST_RANKS, is_inside_launcher
+from fedmpi.comm.launcher import is_inside_launcher
 from fedmpi.comm.mpi_world import open_world
 from fedmpi.comm.transport import Solo, Transport
 from fedmpi.context import RankContext, RoundCallback
@@ -279,6 +279,7 @@ def sweep(job: str | os.PathLike[str], /, *, scale: str | None = None, out: str 
 def refuse_bad_counts(**numbers: object) -> None:
     """Raise BadInput, which names the argument, unless each of these numbers of runs or ranks is whole and at least 1,
     and not so large that it must be a slip."""
+    from fedmpi.commands.arguments import MOST_RANKS
     for name, number in numbers.items():
         if not isinstance(number, Integral) or not 1 <= int(number) <= MOST_RANKS:
             raise BadInput(f"{name} = {number!r}: give a whole number from 1 to {MOST_RANKS:,}")

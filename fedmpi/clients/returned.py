@@ -7,7 +7,7 @@ import inspect
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NoReturn, cast
+from typing import NoReturn
 
 import numpy as np
 from torch import Tensor
@@ -101,7 +101,8 @@ def refuse_other_state(method: object, name: str, found: State, like: State, wha
         what: its name.
         dtypes: all types count, and not only those of vectors, which are sums in float32.
         origin: what returned the first one."""
-    wanted, kind = f"{what} like that of {origin}", cast(type, type(like))
+    wanted = f"{what} like that of {origin}"
+    kind: type = type(like)
     refuse_no_state(method, name, found, f"{wanted}, a NamedTuple of tensors", "it ", error)
     if found._fields != like._fields:
         refuse_returned(method, name, found, f"{wanted}, with the fields {', '.join(like._fields) or 'none'}", error)

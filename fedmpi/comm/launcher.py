@@ -12,8 +12,6 @@ from fedmpi.comm.transport import Transport
 from fedmpi.errors import BadInput
 from fedmpi.slurm.job import SlurmJob, read_number
 
-# No cluster has as many cores; a plan has a row for each rank.
-MOST_RANKS = 1_000_000
 # An abort waits so long for the launcher to read what was printed, and looks that often whether it did.
 DRAIN_S = 3
 DRAIN_LOOK_S = 1e-4

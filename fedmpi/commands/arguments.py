@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from fedmpi.comm.launcher import MOST_RANKS
+# No cluster has as many cores; a plan has a row for each rank.
+MOST_RANKS = 1_000_000
 
 ConfigFile = Annotated[str, typer.Argument(help="YAML file: a diff of the defaults; or the name of one that came with "
                                                 "fedmpi, e.g. quickstart", metavar="CONFIG")]

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedmpi.comm.launcher import MOST_RANKS
+from fedmpi.commands.arguments import MOST_RANKS
 from fedmpi.errors import BadInput
 
 LocalOption = Annotated[int | None, typer.Option(min=1, help="runs at a time; default 1")]

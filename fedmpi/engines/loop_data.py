@@ -217,7 +217,7 @@ class LoopData(RoundSettings):
             return sparse_embedding.descend_sparsely(self.batches(), net, w, only, options, self.local.smoothing)
         if not isinstance(net, Net):
             # What is kept within bounds is no network, such as the weights of a mix, however long it is.
-            trained = None if options.clip else find_trained_net(self.model, w)
+            trained = None if options.is_bounded else find_trained_net(self.model, w)
             work, gradients, views = bind_loss(net, w, only, args, self.model, trained)
             step = Step(work, views, options, trained.buffers if trained else ())
         else:

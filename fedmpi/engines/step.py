@@ -5,8 +5,7 @@
     w <- clip(w - lr * v)
 
 Nesterov's momentum and Adam put another direction in the place of v: see TotalGradient, and optimizer.py for Adam's
-moments and for how gradients are shortened. AdamW multiplies w by 1 - lr * weight_decay before the step, and its g has
-no decay.
+moments and for how gradients are shortened. AdamW multiplies w by 1 - lr * weight_decay before the step instead.
 
 This file alone knows the formula, but for the rows of a table, which sparse_embedding.py moves. An engine computes
 gradients, and hands them to `Step.take`; `data.descend` hands the author's settings on as they are. A new option is a
@@ -86,6 +85,11 @@ class StepOptions:
         and clipping concern all rows in every step, and norm and variance are those of all gradients."""
         return not (self.momentum or self.clip or self.spread) and self.optimizer == PLAIN_SGD
 
+    @property
+    def is_bounded(self) -> bool:
+        """Say whether all entries are kept within bounds, as the weights of a mix are and no network's are."""
+        return self.clip is not None
+
     def tensors(self, w: Tensor) -> list[Tensor]:
         """Return all that may differ from client to client as tensors beside w (d,), for torch.func.vmap."""
         strengths = [pull.strength.to(w) if isinstance(pull.strength, Tensor) else
@@ -95,16 +99,14 @@ class StepOptions:
     def with_tensors(self, tensors: Sequence[Tensor]) -> StepOptions:
         """Return the same options with other values in place of those that `tensors` returned."""
         n = len(self.pull)
-        return replace(self, pull=[
-            PullTerm(centre, strength, pull.block)
-            for centre, strength, pull in zip(tensors[:n], tensors[n:], self.pull, strict=True)])
+        return replace(self, pull=[PullTerm(centre, strength, pull.block) for centre, strength, pull in
+                                   zip(tensors[:n], tensors[n:], self.pull, strict=True)])
 
     def unmoved(self, w: Tensor) -> Tensor | tuple[Tensor, Tensor]:
         """Return what a descent without a single step returns."""
         return (w, w.new_zeros(w.shape[:-1])) if self.spread else w
 
-    def choose(self, moves: Tensor, found: Tensor | tuple[Tensor, Tensor],
-               w: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+    def choose(self, moves: Tensor, found: Tensor | tuple[Tensor, Tensor], w: Tensor) -> Tensor | tuple[Tensor, Tensor]:
         """Return what a descent from w found if the client `moves` (a 0-d flag), else what `unmoved` returns."""
         if not self.spread:
             return torch.where(moves, found, w)
@@ -189,9 +191,8 @@ class Step:
         if k is not None:
             weights, moving = weights[:k], [part[:k] for part in moving]
             velocity, speeds = None if velocity is None else velocity[:k], [part[:k] for part in speeds]
-            pulls = [
-                PullTerm(centre[:k], strength[:k, None] if isinstance(strength, Tensor) else strength, block)
-                for centre, strength, block in pulls]
+            pulls = [PullTerm(centre[:k], strength[:k, None] if isinstance(strength, Tensor) else strength, block)
+                     for centre, strength, block in pulls]
         return ActiveClients(k, weights, moving, velocity, speeds,
                              [self._active_pull(pull, weights, velocity) for pull in pulls],
                              [weights[part] for part in self.buffers])
@@ -247,8 +248,7 @@ class TotalGradient:
 
     def step(self, now: ActiveClients, gradients: Sequence[Tensor]) -> None:
         """Take one step of the clients that move, with the gradients of their batches."""
-        options = self.options
-        total, parts = self._total, self._parts
+        options, total, parts = self.options, self._total, self._parts
         if now.k is not None:
             total, parts = total[:now.k], [part[:now.k] for part in parts]
         # The step before has left something in the blocks of the pulls.

@@ -52,6 +52,7 @@ from fedmpi.server.sampling import draw_participants
 from fedmpi.server.state_check import refuse_wrong_log
 from fedmpi.server_only import hide_server_only, refuse_server_only
 from fedmpi.task import TASKS
+from fedmpi.torch_compat import count_changes
 
 # So many participants are enough to see what the server returns.
 PARTICIPANTS_REHEARSED = 16
@@ -159,10 +160,10 @@ def call_at_client(method: Method, name: str, *given: object) -> object:
     states = [state for state in given if isinstance(state, tuple)]
     tensors = [(type(state).__name__, getattr(state, "_fields", ())[i], value) for state in states
                for i, value in enumerate(state) if isinstance(value, Tensor)]
-    before = [value._version for *_, value in tensors]
+    before = [count_changes(value) for *_, value in tensors]
     found = call(method, name, *given)
     for (state, field, value), version in zip(tensors, before, strict=True):
-        if value._version != version:
+        if count_changes(value) != version:
             raise BadInput(f"method {name_class(type(method))}: {describe_definition(getattr(type(method), name))}"
                            f"{name}() changes {state}.{field} in place, which others are still to read; write "
                            "w = w + step in place of w += step or w.add_(step)")

@@ -203,15 +203,21 @@ def test_a_large_set_as_in_the_papers(federation):
 
 
 class Named:
-    """A data set that names its classes, more or fewer than its samples have."""
+    """A data set that names its classes, none or more than its samples have, or too few."""
     names = ()
 
     def load(self, root):
         return Dataset(np.ones((4, 2)), [0, 2, 2, 1], about={"class_names": list(self.names)})
 
 
-@pytest.mark.parametrize("names, classes", [("", 3), ("a", 3), ("abcde", 5)])
+@pytest.mark.parametrize("names, classes", [("", 3), ("abc", 3), ("abcde", 5)])
 def test_classes_without_samples_count_if_the_data_set_names_them(federation, monkeypatch, names, classes):
     monkeypatch.setattr(Named, "names", names)
     f = federation(name=f"{__name__}:Named", clients=2, partition=Iid())
     assert f.classes == classes and f.label_counts.sum((0, 1)).tolist() == [1, 1, 2] + [0] * (classes - 3)
+
+
+def test_classes_without_names_beside_others_with_names_are_refused(federation, monkeypatch):
+    monkeypatch.setattr(Named, "names", "a")
+    with pytest.raises(BadInput, match="class_names that are a list of 1, and y has labels up to 2; give a list of 3"):
+        federation(name=f"{__name__}:Named", clients=2, partition=Iid())

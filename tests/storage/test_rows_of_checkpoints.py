@@ -155,7 +155,7 @@ def left(folder) -> list[int]:
 @pytest.mark.parametrize("keep, expected", [(1, [2, 9]), (2, [2, 8, 9]), (3, [2, 7, 8, 9]), (9, [2, 5, 7, 8, 9])])
 def test_the_last_ones_and_the_best_are_kept_and_nothing_else_is_removed(tmp_path, keep, expected):
     for round, accuracy in ((2, .9), (5, .3), (7, .1), (8, .5), (9, .2)):
-        write_checkpoint(tmp_path, snapshot(round, accuracy=accuracy), [])
+        write_checkpoint(tmp_path, snapshot(round, score=accuracy), [])
     for name in ("round-000001.txt", "notes.part", "best.h5"):
         (tmp_path / name).write_text("a person's own")
     (tmp_path / "round-000010.h5").write_text("of no known format")
@@ -169,21 +169,21 @@ def test_the_last_ones_and_the_best_are_kept_and_nothing_else_is_removed(tmp_pat
 def test_the_newest_is_kept_though_it_is_the_worst_or_was_not_judged(tmp_path):
     for worst in (.1, float("nan")):
         for round, accuracy in ((1, .9), (2, .8), (999_999, .7), (1_000_000, worst)):
-            write_checkpoint(tmp_path, snapshot(round, accuracy=accuracy), [])
+            write_checkpoint(tmp_path, snapshot(round, score=accuracy), [])
         delete_old_checkpoints(tmp_path, keep=1)
         assert [path.name for path in checkpoint.list_checkpoints(tmp_path)] == ["round-1000000.h5", "round-000001.h5"]
 
 
 def test_what_was_just_written_is_kept_beside_checkpoints_of_later_rounds(tmp_path):
     for round, accuracy in ((8, .5), (9, .4), (5, .1)):
-        path = write_checkpoint(tmp_path, snapshot(round, accuracy=accuracy), [])
+        path = write_checkpoint(tmp_path, snapshot(round, score=accuracy), [])
     delete_old_checkpoints(tmp_path, 1, path)
     assert left(tmp_path) == [5, 8, 9]
 
 
 def test_of_runs_that_were_never_judged_the_last_are_kept(tmp_path):
     for round in (1, 2, 3):
-        write_checkpoint(tmp_path, snapshot(round, accuracy=float("nan")), [])
+        write_checkpoint(tmp_path, snapshot(round, score=float("nan")), [])
     delete_old_checkpoints(tmp_path, keep=2)
     assert left(tmp_path) == [2, 3]
 
