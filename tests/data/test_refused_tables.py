@@ -29,7 +29,7 @@ pytest.importorskip("pandas")
      "rows; it must be the column of the class, and not of a number or an id"),
     ("a,y\n1,caf\xe9\n".encode("latin1"), "mine.csv: is not UTF-8 (invalid continuation byte at byte 9); convert it"),
     ("a,y\n1,u\n".encode("utf-16"), "(invalid start byte at byte 0); convert it: iconv -f UTF-16 -t UTF-8"),
-    (gzip.compress(b"a,y\n1,u\n"), "; it is compressed: give it a name that ends with .gz"),
+    (gzip.compress(b"a,y\n1,u\n", mtime=0), "; it is compressed: give it a name that ends with .gz"),
     (b"PK\3\4\xff\xff,\n", "a name that ends with .zip; if it is a workbook of Excel, save it as CSV"),
     (b"a,y\n\0\0,\0\n", "mine.csv: row 1, column "), ("a,y\n1e39,u\n2,v\n", "infinite or beyond float32"),
     (",a,y\n0,1,u\n1,2,v\n", "mine.csv: the column '' is called like the row numbers that pandas writes, and would be "
