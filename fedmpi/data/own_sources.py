@@ -3,12 +3,12 @@
 Messages name the function's file and line."""
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 
 from fedmpi.data.samples import Dataset
 from fedmpi.errors import BadInput
+from fedmpi.json_values import fits_json
 from fedmpi.own_code.failures import blame_own_code
 from fedmpi.own_code.places import describe_definition, is_built_in
 
@@ -36,7 +36,7 @@ def list_inputs(partition: object) -> list[str]:
     where = f"data.partition: {describe_definition(function)}list_inputs()"
     with blame_own_code(where, always=not is_built_in(type(partition))):
         found: list[str] = function()
-    if not isinstance(found, list) or not fits_file(found):
+    if not isinstance(found, list) or not fits_json(found):
         raise BadInput(f"{where} must return a list of texts or numbers, such as [describe_file_state(path)] of "
                        "fedmpi.data.file_states; write str(path) for the name of a file")
     return found
@@ -45,7 +45,7 @@ def list_inputs(partition: object) -> list[str]:
 def refuse_wrong_about(about: object, where: str) -> None:
     """Raise BadInput, whose message begins with `where`, if the names beside the samples are not a dictionary that a
     file can hold."""
-    if about is not None and (not isinstance(about, dict) or not fits_file(about)):
+    if about is not None and (not isinstance(about, dict) or not fits_json(about)):
         raise BadInput(f"{where}: `about` must be a dictionary of lists, texts and numbers, such as {{'class_names': "
                        "['cat', 'dog']}, and no arrays; write array.tolist()")
 
@@ -59,12 +59,3 @@ def refuse_few_names(pool: Dataset, where: str) -> None:
         given = f"{type(names).__name__}{f' of {len(names)}' if isinstance(names, list) else ''}"
         raise BadInput(f"{where}: `about` has class_names that are a {given}, and y has labels up to {classes - 1}; "
                        f"give a list of {classes} texts, one for each class, or leave them out")
-
-
-def fits_file(value: object) -> bool:
-    """Say whether a file of a federation can hold a value, as JSON."""
-    try:
-        json.dumps(value)
-    except (TypeError, ValueError, RecursionError):
-        return False
-    return True

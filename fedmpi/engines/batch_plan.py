@@ -71,6 +71,8 @@ class LocalTraining(NamedTuple):
     portion: Portion | None = None
     # whether the last batch of an epoch is left out if it is shorter
     drop_last: bool = False
+    # the learning rate that the schedule multiplies; None: `lr` itself
+    full_lr: float | None = None
 
 
 class BatchPlan(NamedTuple):
@@ -122,7 +124,7 @@ def get_local_training(config: Config, when: int, to_judge: bool = False, decays
     return LocalTraining(config.seed, when, t.batch, t.epochs, t.steps, t.lr * decay, t.momentum, decay,
                          optimizer=get_optimizer(t), smoothing=t.label_smoothing,
                          augmentation=Augmentation(t.padding if "crop" in t.augment else 0, "flip" in t.augment),
-                         drop_last=t.drop_last)
+                         drop_last=t.drop_last, full_lr=t.lr)
 
 
 def get_optimizer(train: Train) -> Optimizer:
@@ -144,7 +146,7 @@ def change_batches(
     if kind is not None:
         local = local._replace(kind=check_kind(kind))
         if kind == "fine_tuning":
-            local = local._replace(lr=local.lr / local.decay, decay=1.)
+            local = local._replace(lr=local.lr if local.full_lr is None else local.full_lr, decay=1.)
     if epochs is None:
         return local if steps is None else local._replace(steps=steps)
     if steps is None and local.steps is not None:

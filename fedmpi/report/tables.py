@@ -160,8 +160,7 @@ def make_table(results: Results, measure: str, published: JsonObject, may_lack: 
             clusters = [r["clusters_found"] for r in found if r and "clusters_found" in r]
             known = split_published((published.get(row) or {}).get(column))
             cells[row, column] = Cell(values, missing, known, bool(clusters) and max(clusters) == 1,
-                                      steps.compute_mean_steps_of_cell(found),
-                                      form,
+                                      steps.compute_mean_steps_of_cell(found), form,
                                       find_length(found, results.published_rounds.get(row)) if known else None,
                                       any(run.is_longer for run in runs),
                                       len(found) - missing - len(values) if values else 0)

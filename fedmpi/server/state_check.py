@@ -4,7 +4,6 @@ logged if the run's files cannot hold it, before anything is saved.
 Updates of clients are checked where they are summed (comm/exact.py), so such numbers come from the method itself."""
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from fedmpi.clients.returned import describe_value, name_class
 from fedmpi.comm.exact import BadWeights
 from fedmpi.config.evaluation import CLIENT_COLUMNS
 from fedmpi.errors import FedmpiError
+from fedmpi.json_values import fits_json
 from fedmpi.method import Method, Participants, State
 from fedmpi.own_code.places import is_built_in
 from fedmpi.server.metrics import (
@@ -140,15 +140,6 @@ def list_taken_columns(task: Task, further: tuple[str, ...] = ()) -> frozenset[s
     rows = dict.fromkeys(ENDINGS, np.ones((1, len(CLIENT_MEASURES) + len(further))))
     own = make_history_columns(rows, further, task)
     return frozenset({*own, *CLIENT_COLUMNS, "cluster", "embedding", "new_client"})
-
-
-def fits_json(value: object) -> bool:
-    """Say whether a line of metrics.jsonl can hold a value."""
-    try:
-        json.dumps(value)
-    except (TypeError, ValueError, RecursionError):
-        return False
-    return True
 
 
 def holds_numbers(values: object, n: int) -> bool:

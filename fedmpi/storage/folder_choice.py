@@ -54,7 +54,11 @@ def find_folder_of(resume: str | None) -> Path | None:
     """Return the run folder in which a checkpoint lies, None if it lies in none."""
     if resume is None or resume == NEWEST_CHECKPOINT:
         return None
-    checkpoints = Path(resume).parent
+    return find_run_above(Path(resume).parent)
+
+
+def find_run_above(checkpoints: Path) -> Path | None:
+    """Return the run folder whose checkpoints lie in a folder, None if it is not that of a run."""
     if not checkpoints.name:
         checkpoints = checkpoints.absolute()
     return checkpoints.parent if checkpoints.name == "checkpoints" and holds_run(checkpoints.parent) else None
@@ -78,7 +82,7 @@ def find_resume_checkpoint(folder: RunFolder, resume: str | None) -> tuple[Path 
     if resume != NEWEST_CHECKPOINT:
         path = Path(resume)
         if path.is_dir():
-            run = path.parent if path.name == "checkpoints" and holds_run(path.parent) else path
+            run = find_run_above(path) or path
             raise BadInput(f"--resume {resume} is a folder: give a checkpoint file, or --out {run} --resume auto")
         if not os.path.lexists(path) and resume.lower() in (NEWEST_CHECKPOINT, "latest", "last", "newest", "best"):
             raise BadInput(f"--resume {resume}: there is no such file; give --resume auto for the newest checkpoint")

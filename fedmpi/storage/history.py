@@ -89,8 +89,11 @@ class History:
         self.last, self.chain = None, ""
         refuse_special(self.path)
         paths, cut, known = list_parts(self.path), list[tuple[Path, int]](), not expected
+        if not paths:
+            lost = f"{self.path} is not there: a new one starts, without each client's measures so far"
+            return None if known else lost
         try:
-            for part in read_parts(self.path) if paths else ():
+            for part in read_parts(self.path):
                 keep = int(np.searchsorted(part.table["round"], round, "right"))
                 for row in range(keep):
                     self.chain = add_to_chain(self.chain, {name: v[row] for name, v in part.table.items()})
@@ -101,7 +104,7 @@ class History:
             with refuse_damage(self.path, HISTORY_KIND):
                 if not known:
                     raise Flaw("it does not hold the rounds that the checkpoint knows: it is another run's, or was "
-                               "changed" if paths else "it is missing")
+                               "changed")
             for path, keep in reversed(cut):
                 if keep or path == self.path:
                     part = read_part(path)
@@ -115,9 +118,7 @@ class History:
                     os.replace(path, self.path.with_name(make_aside_name(path)))
             self.chain = ""
             names = ", ".join(map(make_aside_name, paths))
-            if not paths:
-                return f"{self.path} is not there: a new one starts, without each client's measures so far"
-            return f"{self.path} is damaged ({error.why}): {f'kept as {names}; ' * bool(names)}a new one starts"
+            return f"{self.path} is damaged ({error.why}): kept as {names}; a new one starts"
         return None
 
     def merge(self) -> None:

@@ -33,13 +33,14 @@ def find_equal_setting(own: Config, other: Config) -> str:
     if own.faults.drop != other.faults.drop:
         raise BadInput(f"equal_steps: faults.drop is {own.faults.drop} for this row and {other.faults.drop} for the "
                        "row that it names, and steps of updates that are lost are not counted; give both the same")
+    ratios = [compute_ratio(own, other, batches) for batches in BATCHES]
     if own.train.steps is not None:
-        steps = [compute_ratio(own, other, batches) * own.train.steps for batches in BATCHES]
+        steps = [ratio * own.train.steps for ratio in ratios]
         if abs(steps[1] - steps[0]) > EPOCHS_TOLERANCE * steps[0]:
             raise BadInput("equal_steps: the row that it names trains in epochs, whose steps depend on a client's "
                            "samples, and this row in train.steps; give both train.steps, or both epochs")
         return f"train.steps={max(1, round(steps[0]))}"
-    epochs = [compute_ratio(own, other, batches) * own.train.epochs for batches in BATCHES]
+    epochs = [ratio * own.train.epochs for ratio in ratios]
     if any(abs(found - round(epochs[0])) > EPOCHS_TOLERANCE * found for found in epochs):
         small, large = (count_samples(own, other, batches) for batches in BATCHES)
         raise BadInput(f"equal_steps: a client of {small} samples would need {epochs[0]:.4g} epochs and one of "

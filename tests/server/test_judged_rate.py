@@ -43,7 +43,14 @@ def test_new_clients_begin_with_the_rate_of_the_first_round(bench):
     assert bench.metrics("new cosine")[-1]["loss"] != bench.metrics("new constant")[-1]["loss"]
 
 
+def test_fine_tuning_goes_on_where_a_decay_has_left_nothing(bench):
+    """.1 ** 400 is 0 in floating point."""
+    assert bench.lead("nothing left", "method=fedbabu", "train.lr_decay=1e-320", "rounds=3") == 0
+    last = bench.metrics("nothing left")[-1]
+    assert abs(last["loss"] - last["loss_unadapted"]) > .01
+
+
 def test_fine_tuning_does_not_follow_the_schedule():
-    local = LocalTraining(0, 9, 10, 1, None, .001, .5, .01)
+    local = LocalTraining(0, 9, 10, 1, None, .001, .5, .01, full_lr=.1)
     assert change_batches(local, 2, kind="fine_tuning")[5:8] == (.1, .5, 1.)
     assert change_batches(local, 2, kind="head")[5:8] == (.001, .5, .01)

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from fedmpi.errors import BadInput, FedmpiError, StorageError
+from fedmpi.errors import AlreadyFinished, BadInput, FedmpiError, StorageError
 from fedmpi.python_api import InterpreterWorld
 from fedmpi.server import checkpoint_writer
 from fedmpi.storage import folder_choice
 from fedmpi.storage.folder import RunFolder, choose_folder
 from fedmpi.storage.folder_choice import claim_folder, continues_run, find_folder_of
+from fedmpi.storage.no_checkpoint import refuse_lost_rounds
 from tests.runs import run_alone
 
 WORDS = ("rounds=3", "method=fedavg", "data.clients=4", "train.steps=2")
@@ -123,6 +124,19 @@ def test_a_finished_run_whose_last_checkpoint_is_damaged_stays_finished(start, c
     assert {name: text for name, text in read_all(Path("runs/two")).items() if not name.endswith("log.txt")} == before
     # Further rounds are another matter: they begin at the last good checkpoint.
     assert start("checkpoint.every=2", "rounds=4", out="runs/two", resume="auto") == 0
+
+
+def test_only_what_ended_by_the_same_rule_is_finished_before_an_older_checkpoint(tmp_path):
+    (tmp_path / "config.yaml").write_text("stop: {patience: 3}")
+    (tmp_path / "result.json").write_text('{"rounds": 8, "ended": "stop", "digest": "d", "accuracy_mean": 0.5}')
+    for asked, saved in (({"rounds": 20, "stop": {"patience": 5}}, 4), ({"rounds": 20, "stop": {"patience": 3}}, 8)):
+        refuse_lost_rounds(tmp_path, asked, saved)
+    for asked in ({"rounds": 20, "stop": {"patience": 3}}, {"rounds": 8, "stop": None}):
+        with pytest.raises(AlreadyFinished, match="is finished already, in round 8"):
+            refuse_lost_rounds(tmp_path, asked, 4)
+    # A damaged result is no obstacle where there is a checkpoint: it is written again.
+    (tmp_path / "result.json").write_text("{")
+    refuse_lost_rounds(tmp_path, {"rounds": 8, "stop": None}, 4)
 
 
 def test_a_finished_run_keeps_its_result_on_a_full_disk(start, monkeypatch):
