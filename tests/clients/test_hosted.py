@@ -188,7 +188,7 @@ def test_the_local_training_of_a_round():
     group = lab(train=train, seed=12).group
     for when, decay in ((-1, 1), (0, 1), (1, .5), (2, .25), (5, .03125)):
         assert group.plan_training(when) == (12, when, 7, 4, 9, pytest.approx(.08 * decay, rel=1e-12), .3, decay,
-                                             "main", ("sgd", .01, True, 2.), .1, NO_AUGMENTATION, None, True)
+                                             "main", ("sgd", .01, True, 2.), .1, NO_AUGMENTATION, None, True, .08)
 
 
 def test_settings_reach_the_engine_and_the_store(tmp_path):
