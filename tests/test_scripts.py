@@ -91,7 +91,7 @@ def cluster(tmp_path):
     (GAIN + REFUSED, 2, "the run was refused"),
     (DONE + REFUSED, 2, "the run was refused"),               # the result is that of another run in that folder
     ("exit 75", 75, "not started again: no round was gained"),
-    ("exit 137", 137, "not started again: no round was gained"),
+    ('echo began >>"$OUT/log.txt"; exit 137', 137, "not started again: no round was gained"),
     ("exit 0", 1, "not started again: no round was gained"),  # srun says 0 when a job was cut from outside
     ('touch "$OUT/checkpoints/other.h5"; exit 1', 1, "not started again: no round was gained"),
     (GAIN + "told TERM; exit 75", 75, "cut short by Slurm: cancelled, preempted or out of time"),
@@ -201,22 +201,6 @@ def test_a_launcher_that_is_not_srun_is_told_to_stop(cluster):
     done = cluster.run(GAIN + 'kill -TERM $PPID; until [ "$asked" ]; do sleep .01; done; until waits; do sleep .01; '
                        "done; exit 75", JobScript("c.yaml", launcher="ibrun", out="out"))
     assert (done.code, done.requeued) == (75, "") and "cut short by Slurm" in done.said
-
-
-def test_a_start_that_dies_on_its_way_does_not_end_the_job(cluster):
-    """A start may die in MPI_Init, for example. The run's log says that an earlier start began and this one did not."""
-    (cluster.folder / "out" / "checkpoints").mkdir(parents=True)
-    (cluster.folder / "out" / "log.txt").write_text("an earlier start\n")
-    for _ in range(3):
-        done = cluster.run("exit 16", SLURM_RESTART_COUNT="1")
-        assert done.requeued == "requeue 7\n" and done.said.endswith("job 7: stopped with code 16 and starts again\n")
-        (cluster.folder / "scontrol.words").unlink()
-    done = cluster.run("exit 16", SLURM_RESTART_COUNT="1")
-    assert (done.code, done.requeued) == (16, "")
-    assert done.said.endswith("16, not started again: 4 starts in a row died before the run began\n")
-    began = 'echo began >>"$OUT/log.txt"; '
-    assert cluster.run(began + GAIN + "exit 75").requeued and not cluster.read("out/failed-starts")
-    assert "no round was gained" in cluster.run(began + "exit 1").said
 
 
 def test_the_result_of_an_earlier_start_does_not_finish_a_start_that_failed(cluster):

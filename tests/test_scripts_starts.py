@@ -9,7 +9,7 @@ from fedmpi.slurm.script import JobScript
 from fedmpi.storage.lock import Lock
 from fedmpi.storage.run_status import read_outcome
 from tests.runs import run_alone
-from tests.test_scripts import DONE, REFUSED, Cluster
+from tests.test_scripts import DONE, GAIN, REFUSED, Cluster
 
 
 @pytest.fixture
@@ -29,6 +29,34 @@ def test_a_program_that_cannot_be_started_is_a_failed_start(cluster):
     done = cluster.run("exit 2")
     assert done.requeued == "requeue 7\n"
     assert done.said.endswith(NOT_REFUSED + "job 7: stopped with code 2 and starts again\n")
+
+
+def test_a_start_that_dies_on_its_way_does_not_end_the_job(cluster):
+    """A start may die in MPI_Init, for example. The run's log says that an earlier start began and this one did not."""
+    (cluster.folder / "out" / "checkpoints").mkdir(parents=True)
+    (cluster.folder / "out" / "log.txt").write_text("an earlier start\n")
+    for _ in range(3):
+        done = cluster.run("exit 16", SLURM_RESTART_COUNT="1")
+        assert done.requeued == "requeue 7\n" and done.said.endswith("job 7: stopped with code 16 and starts again\n")
+        (cluster.folder / "scontrol.words").unlink()
+    done = cluster.run("exit 16", SLURM_RESTART_COUNT="1")
+    assert (done.code, done.requeued) == (16, "")
+    assert done.said.endswith("16, not started again: 4 starts in a row died before the run began\n")
+    began = 'echo began >>"$OUT/log.txt"; '
+    assert cluster.run(began + GAIN + "exit 75").requeued and not cluster.read("out/failed-starts")
+    assert "no round was gained" in cluster.run(began + "exit 1").said
+
+
+def test_a_first_start_that_is_killed_on_its_way_is_tried_again(cluster):
+    """A launcher that loses a rank kills the others. A first start that ends by itself is not set up well."""
+    for _ in range(3):
+        done = cluster.run("rmdir $OUT/checkpoints $OUT 2>/dev/null; exit 137")
+        assert done.requeued == "requeue 7\n" and done.said.endswith("job 7: stopped with code 137 and starts again\n")
+        (cluster.folder / "scontrol.words").unlink()
+    said = cluster.run("exit 137").said
+    assert said.endswith("137, not started again: 4 starts in a row died before the run began\n")
+    done = cluster.run("exit 128")
+    assert (done.code, done.requeued) == (128, "") and "no round was gained" in done.said
 
 
 def test_the_mark_of_a_refusal_is_that_of_this_start(cluster):
