@@ -18,7 +18,7 @@ from fedmpi.comm.launcher import reports_refusal
 from fedmpi.comm.mpi_world import open_world
 from fedmpi.comm.transport import Transport
 from fedmpi.context import RankContext, RoundCallback
-from fedmpi.errors import AlreadyFinished, BadInput, FedmpiError
+from fedmpi.errors import AlreadyFinished, BadInput, FedmpiError, StorageError
 from fedmpi.own_code.failures import describe_failure, find_own_line, format_cause, is_ctrl_c
 from fedmpi.ranks import refuse_mixed, refuse_other_ranks
 from fedmpi.slurm.deadline import Deadline, find_deadline
@@ -261,9 +261,9 @@ def note_for_rank_0(folder: Path, message: str) -> str:
 
 def describe_saved(folder: Path) -> str:
     """Return a line on the newest checkpoint of a run's folder, "" if there is none."""
-    from fedmpi.storage.checkpoint import list_checkpoints
+    from fedmpi.storage.listing import list_checkpoints
     # The folder itself may be what failed.
-    with suppress(OSError):
+    with suppress(OSError, StorageError):
         for path in list_checkpoints(folder / "checkpoints"):
             if path.is_file():
                 return f"\nsaved so far: {path}; continue with --out {folder} --resume auto"

@@ -11,7 +11,8 @@ import fedmpi
 from fedmpi import registry
 from fedmpi.cli import app
 from fedmpi.errors import BadInput
-from fedmpi.storage.checkpoint import CheckpointFile, list_checkpoints, read_checkpoint, write_checkpoint
+from fedmpi.storage.checkpoint import CheckpointFile, read_checkpoint, write_checkpoint
+from fedmpi.storage.listing import list_checkpoints
 from tests.sweeps import jobs
 
 HARM = "from pathlib import Path\nPath(__file__).with_name('imported').touch()\nclass Harm:\n    pass\n"

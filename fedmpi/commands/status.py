@@ -10,7 +10,7 @@ from fedmpi.errors import BadInput
 from fedmpi.json_values import JsonObject
 from fedmpi.paths import describe_unreadable, is_readable
 from fedmpi.storage import run_status
-from fedmpi.storage.folder import find_saved_round
+from fedmpi.storage.listing import find_saved_round
 from fedmpi.storage.lock import is_run_alive
 from fedmpi.storage.run_end import read_end
 from fedmpi.task import choose_heading
@@ -54,8 +54,10 @@ def read_status(runs: list[tuple[str, Path]], planned: Mapping[Path, int] | None
         `seconds_per_round`, `seconds_left`, `memory_mib` (the most that a rank held),
         `seconds_since_last_sign`, `saved_round` (of the newest checkpoint), `note`. Unknown values are None."""
     planned = planned or {}
-    return [collect_status(name, folder, planned.get(folder)) if is_readable(folder) else make_unreadable(name, folder)
-            for name, folder in runs]
+    unreadable = {folder: next((part for part in (folder, folder / "checkpoints") if not is_readable(part)), None)
+                  for _, folder in runs}
+    return [make_unreadable(name, folder, closed) if (closed := unreadable[folder]) else
+            collect_status(name, folder, planned.get(folder)) for name, folder in runs]
 
 
 def find_runs(paths: list[str]) -> list[tuple[str, Path]]:
@@ -90,12 +92,12 @@ def is_early_end(path: Path) -> bool:
         (path / "lock").exists() or (path / "checkpoints").is_dir() or bool(read_end(path).said))
 
 
-def make_unreadable(name: str, folder: Path) -> JsonObject:
-    """Return what is known of a run whose folder cannot be looked into."""
+def make_unreadable(name: str, folder: Path, closed: Path) -> JsonObject:
+    """Return what is known of a run whose folder, or that of its checkpoints, cannot be looked into: `closed`."""
     unknown = dict.fromkeys(("rounds", "accuracy", "seconds_per_round", "seconds_left", "memory_mib",
                              "seconds_since_last_sign", "saved_round"))
     return {"run": name, "folder": str(folder), "state": "unreadable", "round": 0, "reached": "-", **unknown,
-            "note": describe_unreadable(folder)}
+            "note": describe_unreadable(closed)}
 
 
 def collect_status(name: str, folder: Path, planned: int | None = None) -> JsonObject:

@@ -15,7 +15,6 @@ import itertools
 import json
 import math
 import platform
-import re
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -31,6 +30,7 @@ from fedmpi.config.old_names import rename_settings
 from fedmpi.errors import BadInput, StorageError
 from fedmpi.json_values import Json, JsonObject, flatten_settings
 from fedmpi.storage.atomic import atomic, report_failed_writes
+from fedmpi.storage.listing import list_checkpoints, match_files
 from fedmpi.storage.older_versions import add_missing_settings, refuse_changed_method
 from fedmpi.storage.run_status import is_evaluated
 from fedmpi.storage.seal import DamagedFile, open_regular, read_seal, refuse_damage, report_faulty_disk
@@ -162,17 +162,6 @@ def read_row_shapes(path: Path | str) -> dict[str, tuple[int, ...]]:
     return {name.removeprefix("mine/"): tuple(saved.places[name].shape[1:]) for name in saved.names("mine")}
 
 
-def list_checkpoints(folder: Path) -> list[Path]:
-    """List the checkpoints of a folder, newest first."""
-    return sorted(Path(folder).glob("round-*.h5"), key=lambda path: (len(path.name), path.name), reverse=True)
-
-
-def parse_round(path: Path) -> int:
-    """Return the round in the name of a checkpoint, -1 if the name has none."""
-    found = re.fullmatch(r"round-(\d+)\.h5", path.name)
-    return int(found[1]) if found else -1
-
-
 def find_newest(folder: Path) -> tuple[Path | None, list[tuple[Path, str]]]:
     """Return the newest checkpoint that verifies, or None, and those refused on the way with the reason."""
     refused: list[tuple[Path, str]] = []
@@ -199,7 +188,7 @@ def delete_old_checkpoints(folder: Path, keep: int, written: Path | None = None)
     go = [path for path in sealed if path not in stay]
     if go and not any(map(is_sound_checkpoint, stay)):
         go = []
-    for path in [*go, *Path(folder).glob("round-*.part")]:
+    for path in [*go, *match_files(Path(folder), "round-*.part")]:
         with report_failed_writes(path):
             path.unlink()
 

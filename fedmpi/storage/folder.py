@@ -26,10 +26,10 @@ from fedmpi.json_values import JsonObject
 from fedmpi.paths import is_wrong_path, shorten_path, write_text
 from fedmpi.storage.atomic import atomic, describe_reason, report_failed_writes
 from fedmpi.storage.background import BackgroundWrite
-from fedmpi.storage.checkpoint import list_checkpoints, parse_round
 from fedmpi.storage.history import History
+from fedmpi.storage.listing import holds_checkpoint, list_checkpoints, match_files, parse_round
 from fedmpi.storage.lock import Lock
-from fedmpi.storage.run_status import holds_begun_run, holds_checkpoint
+from fedmpi.storage.run_status import holds_begun_run
 
 # The files that are written as a whole, or grow by a line.
 SMALL_FILES = ("config.yaml", "clients.csv", "metrics.jsonl", "result.json")
@@ -225,7 +225,7 @@ class RunFolder:
         for path, name in zip(later, names, strict=True):
             with report_failed_writes(path):
                 os.replace(path, path.with_name(name))
-        before = sorted((path for path in self.checkpoints.glob("aside-round-*.h5") if path.name not in names),
+        before = sorted((path for path in match_files(self.checkpoints, "aside-round-*.h5") if path.name not in names),
                         key=lambda path: path.lstat().st_mtime)
         go = before[:max(0, len(before) + len(names) - MOST_SET_ASIDE)]
         for path in go:
@@ -242,12 +242,6 @@ class RunFolder:
             expected: the chain of the history that the checkpoint knows."""
         self.check_lock()
         return self.history.truncate(round, expected)
-
-
-def find_saved_round(folder: Path) -> int | None:
-    """Return the round of a run's newest checkpoint; None if there is none."""
-    rounds = map(parse_round, list_checkpoints(folder / "checkpoints"))
-    return max((round for round in rounds if round >= 0), default=None)
 
 
 def holds_run(path: Path) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 from fedmpi.errors import BadInput
 from fedmpi.storage import checkpoint
 from fedmpi.storage.folder import RunFolder, choose_folder, holds_run
-from fedmpi.storage.run_status import holds_checkpoint
+from fedmpi.storage.listing import holds_checkpoint
 
 # the value of --resume that stands for the newest good checkpoint of the run folder
 NEWEST_CHECKPOINT = "auto"

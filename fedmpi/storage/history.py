@@ -18,6 +18,7 @@ import h5py
 import numpy as np
 
 from fedmpi.storage.atomic import atomic, refuse_special, report_failed_writes
+from fedmpi.storage.listing import match_files
 from fedmpi.storage.seal import DamagedFile, Flaw, is_plain_hdf5, refuse_damage, report_faulty_disk
 from fedmpi.storage.sealed import RowsSpec, SealedFile, open_own, write_sealed
 
@@ -163,7 +164,7 @@ def add_to_chain(chain: str, row: HistoryTable) -> str:
 
 def list_parts(path: Path) -> list[Path]:
     """Return history.h5, if it is there, and the parts that belong to it, in order of their rounds."""
-    parts = sorted(path.with_suffix("").glob("[0-9]*.h5"), key=lambda part: (len(part.name), part.name))
+    parts = sorted(match_files(path.with_suffix(""), "[0-9]*.h5"), key=lambda part: (len(part.name), part.name))
     return [path] * os.path.lexists(path) + parts
 
 

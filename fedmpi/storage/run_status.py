@@ -17,6 +17,7 @@ from fedmpi.json_values import Json, JsonObject, flatten_settings
 from fedmpi.own_code.changes import describe_accepted
 from fedmpi.paths import describe_unreadable, is_readable
 from fedmpi.storage.job_log import ENDED, LAUNCHER_SAID, STARTED, find_blame, read_job_log
+from fedmpi.storage.listing import holds_checkpoint
 from fedmpi.storage.lock import is_run_alive
 from fedmpi.storage.older_versions import add_missing_settings
 from fedmpi.storage.run_end import End, read_end
@@ -137,11 +138,6 @@ def read_outcome(folder: Path, rounds: int = 0) -> Outcome:
 def holds_begun_run(folder: Path) -> bool:
     """Say whether a run has begun in a folder: it has left its settings or a checkpoint."""
     return (folder / "config.yaml").exists() or holds_checkpoint(folder)
-
-
-def holds_checkpoint(folder: Path) -> bool:
-    """Say whether a run has left a checkpoint in a folder, whole or not."""
-    return any(folder.glob("checkpoints/round-*.h5"))
 
 
 def read_result(folder: Path) -> JsonObject | None:

@@ -29,9 +29,9 @@ SEAL_BYTES = 4096
 # Bytes that are read and hashed at once.
 HASH_BLOCK_BYTES = 16 << 20
 DIGEST_BYTES = 16
-# What a network file system or a crowded machine says for a while, of files that are whole
-PASSING_ERRORS = (errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENOMEM,
-                  errno.EMFILE, errno.ENFILE)
+# What a network file system, a crowded machine or a missing right says of files that are whole
+PASSING_ERRORS = (errno.EACCES, errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN,
+                  errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 REFUSALS = {
     "checkpoint": "{path} cannot be used as a checkpoint: {why}; resume from another one",
@@ -60,14 +60,20 @@ def refuse_damage(path: Path | str, kind: str) -> Iterator[None]:
         raise
     except Exception as error:
         if isinstance(error, MemoryError) or isinstance(error, OSError) and error.errno in PASSING_ERRORS:
-            raise StorageError(f"{path} cannot be read now ({describe_reason(error)}), though it may be whole; start "
-                               "again once its file system and this machine are well") from error
+            raise StorageError(f"{path} cannot be read now ({describe_reason(error)}), though it may be whole; "
+                               + suggest_remedy(error)) from error
         why = str(error) if isinstance(error, Flaw) else describe_reason(error)
         # HDF5 goes on with times and addresses
         why = why.partition(": time =")[0]
         damaged = DamagedFile(REFUSALS[kind].format(path=path, why=why))
         damaged.why = why
         raise damaged from error
+
+
+def suggest_remedy(error: Exception) -> str:
+    """Return what to do about one of PASSING_ERRORS, or a lack of memory."""
+    return ("give this user the right to read it" if isinstance(error, PermissionError) else
+            "start again once its file system and this machine are well")
 
 
 @contextmanager

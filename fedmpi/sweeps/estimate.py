@@ -16,7 +16,7 @@ from fedmpi.engines.dry_run import count_round_work
 from fedmpi.errors import BadInput
 from fedmpi.method import State
 from fedmpi.models.build import make_blank_samples
-from fedmpi.storage.folder import find_saved_round
+from fedmpi.storage.listing import find_saved_round
 from fedmpi.storage.lock import is_run_alive
 from fedmpi.sweeps.job import PlannedRun
 from fedmpi.sweeps.speed_probe import time_rounds

@@ -179,14 +179,16 @@ def test_damage_is_a_note_and_hides_no_other_run(make, tmp_path):
     assert "5/?" in show_status(status_of(str(tmp_path)))
 
 
-def test_a_folder_that_cannot_be_looked_into_hides_no_other_run(make, tmp_path, monkeypatch):
+@pytest.mark.parametrize("part", ["", "checkpoints"])
+def test_a_folder_that_cannot_be_looked_into_hides_no_other_run(make, tmp_path, monkeypatch, part):
     """Root may look into any folder, so the answer of the system is made up."""
     make("job/a")
-    make("job/b")
-    monkeypatch.setattr("fedmpi.paths.os.access", lambda path, mode: path != tmp_path / "job" / "b")
+    closed = make("job/b") / part
+    closed.mkdir(exist_ok=True)
+    monkeypatch.setattr("fedmpi.paths.os.access", lambda path, mode: path != closed)
     a, b = status_of(str(tmp_path))
     assert a["state"] == "stopped" and set(a) == set(b) and b["state"] == "unreadable" and b["reached"] == "-"
-    assert b["note"] == f"{tmp_path}/job/b cannot be looked into: Permission denied"
+    assert b["note"] == f"{closed} cannot be looked into: Permission denied"
     assert show_status([a, b]).endswith("1 stopped, 1 unreadable")
 
 

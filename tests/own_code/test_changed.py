@@ -17,7 +17,8 @@ from fedmpi.errors import BadInput
 from fedmpi.own_code import fingerprint
 from fedmpi.report import write as write_report
 from fedmpi.report.results import collect_job_results
-from fedmpi.storage.checkpoint import CheckpointFile, list_checkpoints, read_checkpoint, write_checkpoint
+from fedmpi.storage.checkpoint import CheckpointFile, read_checkpoint, write_checkpoint
+from fedmpi.storage.listing import list_checkpoints
 from fedmpi.sweeps import changed_code, job
 from tests import forked
 from tests.own_code.modules import forget, write

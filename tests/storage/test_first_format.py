@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from fedmpi.data.federation import Federation
-from fedmpi.storage.checkpoint import CheckpointFile, list_checkpoints, read_checkpoint
+from fedmpi.storage.checkpoint import CheckpointFile, read_checkpoint
 from fedmpi.storage.history import History, read_history
+from fedmpi.storage.listing import list_checkpoints
 from fedmpi.storage.seal import is_plain_hdf5
 from tests.runs import run_alone
 from tests.storage.damages import damage_at_random

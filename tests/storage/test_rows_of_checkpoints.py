@@ -21,6 +21,7 @@ from fedmpi.storage.checkpoint import (
     read_checkpoint,
     write_checkpoint,
 )
+from fedmpi.storage.listing import list_checkpoints
 from tests.storage.test_checkpoint import IDS, MINE, SHARED, pieces, snapshot
 
 TWINS = {"a": np.arange(10, dtype=np.float32).reshape(5, 2), "b": np.arange(10, 20, dtype=np.float32).reshape(5, 2)}
@@ -171,7 +172,7 @@ def test_the_newest_is_kept_though_it_is_the_worst_or_was_not_judged(tmp_path):
         for round, accuracy in ((1, .9), (2, .8), (999_999, .7), (1_000_000, worst)):
             write_checkpoint(tmp_path, snapshot(round, score=accuracy), [])
         delete_old_checkpoints(tmp_path, keep=1)
-        assert [path.name for path in checkpoint.list_checkpoints(tmp_path)] == ["round-1000000.h5", "round-000001.h5"]
+        assert [path.name for path in list_checkpoints(tmp_path)] == ["round-1000000.h5", "round-000001.h5"]
 
 
 def test_what_was_just_written_is_kept_beside_checkpoints_of_later_rounds(tmp_path):
