@@ -3,6 +3,7 @@ rank ends all of them."""
 from __future__ import annotations
 
 import json
+import signal
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -99,6 +100,8 @@ def run_on_all_ranks(take_part: Callable[[Transport], int], context: RankContext
 def explain_failure(world: Transport, context: RankContext, error: BaseException) -> tuple[str, int]:
     """Return what to say of an error, and the exit code. The text names rank, host, client and round. That of an
     unexpected error, or of one in the user's own code, ends with its traceback, for the log."""
+    if is_ctrl_c(error):
+        return "fedmpi: interrupted by Ctrl-C", 128 + signal.SIGINT
     # without a log there is no place for it
     trace = format_cause(error) if world.rank or world.on_failure else ""
     # once a round is done, a file that cannot be read, say, is a failure after which the run may go on
@@ -110,7 +113,7 @@ def explain_failure(world: Transport, context: RankContext, error: BaseException
         where = f"{context.name_client()}, round {context.round + 1} ({where})"
     if isinstance(error, FedmpiError):
         return f"fedmpi: {where}: {error}\n{trace}".rstrip(), errors.FAILED if lost else error.code
-    own = find_own_line(error) and not is_ctrl_c(error)
+    own = find_own_line(error)
     remedy = "; repair it" + " (--resume then needs --accept-changed-code)" * context.has_begun if own else ""
     said = describe_failure(error) + remedy
     code = errors.BAD_INPUT if own and not context.has_begun else errors.FAILED

@@ -92,7 +92,8 @@ def here(rank=0, client=None, when=0) -> tuple:
     (here(), BadInput("so"), "fedmpi: so", 2), (here(2), BadInput("so"), "fedmpi: rank 2 of 4 on n3: so", 2),
     (here(client=5, when=6), FedmpiError("so"), "fedmpi: client 5, round 7 (rank 0 of 4 on n3): so", 1),
     (here(3, client=0), GivenUp("so"), "fedmpi: client 0, round 1 (rank 3 of 4 on n3): so", 75),
-    (here(1), StorageError("so"), "fedmpi: rank 1 of 4 on n3: so", 1)])
+    (here(1), StorageError("so"), "fedmpi: rank 1 of 4 on n3: so", 1),
+    (here(1), KeyboardInterrupt(), "fedmpi: interrupted by Ctrl-C", 130)])
 def test_last_words_say_who_failed_at_what(here, error, words, code):
     assert explain_failure(*here, error) == (words, code)
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,12 +21,23 @@ EVENTS_FOLDER = "tensorboard"
 def write_events(folders: list[Path]) -> str:
     """Write the event files of run folders; returns what to tell the user. Raises BadInput and StorageError."""
     writer = import_event_writer()
+    silence_refused_writes()
     for folder in folders:
         # This refuses a folder that is not a run.
         run_status.read_settings(folder)
         with report_failed_writes(folder / EVENTS_FOLDER):
             replace_events(writer, folder / EVENTS_FOLDER, run_status.read_metrics(folder), find_start_time(folder))
     return f"tensorboard --logdir {shlex.quote(find_common_folder(folders))}"
+
+
+def silence_refused_writes() -> None:
+    """Let no thread print the traceback of a write that the disk refuses: the library's own thread meets it, too."""
+    before = threading.excepthook
+
+    def report(failure: threading.ExceptHookArgs) -> None:
+        if not isinstance(failure.exc_value, OSError):
+            before(failure)
+    threading.excepthook = report
 
 
 def find_common_folder(folders: Sequence[Path]) -> str:

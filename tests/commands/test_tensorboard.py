@@ -3,7 +3,9 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -81,6 +83,34 @@ def test_several_runs_are_shown_from_the_folder_above(tmp_path):
         made.run(tmp_path / name)
     assert write(tmp_path / "x/a", tmp_path / "x/b/c") == f"tensorboard --logdir {tmp_path}/x\n"
     assert (tmp_path / "x/b/c/tensorboard").is_dir() and read_metrics(tmp_path / "x/a") == []
+
+
+FULL = """
+import resource, sys
+from fedmpi.__main__ import main
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv.pop(1)), resource.RLIM_INFINITY))
+main()
+"""
+
+
+@pytest.mark.parametrize("limit", [10, 1000])
+def test_a_full_disk_is_one_line(tmp_path, limit):
+    """The disk refuses the first write, or a later one, which a thread of the library does."""
+    run = made.run(tmp_path / "a", lines=[{"round": i, "accuracy_mean": .5} for i in range(50)])
+    job = subprocess.run([sys.executable, "-c", FULL, str(limit), "tensorboard", str(run)], text=True,
+                         capture_output=True)
+    (said,) = job.stderr.splitlines()
+    assert said == f"fedmpi: {run}/tensorboard cannot be written: File too large; free some space or check the folder"
+    assert (job.returncode, job.stdout) == (1, "")
+
+
+def test_other_errors_of_threads_are_shown(monkeypatch):
+    shown = []
+    monkeypatch.setattr(threading, "excepthook", lambda failure: shown.append(failure.exc_value))
+    tensorboard.silence_refused_writes()
+    for error in (OSError("full"), ValueError("else")):
+        threading.excepthook(threading.ExceptHookArgs((type(error), error, None, None)))
+    assert [str(error) for error in shown] == ["else"]
 
 
 def test_a_missing_library_is_bad_input(monkeypatch):
