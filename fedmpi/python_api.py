@@ -56,7 +56,7 @@ class InterpreterWorld(Solo):
 
 
 @name_arguments()
-def run(config: str | os.PathLike[str] | Mapping[str, object], /, *, out: str | os.PathLike[str] | None = None,
+def run(config: str | os.PathLike[str] | Mapping[str, object], *, out: str | os.PathLike[str] | None = None,
         resume: str | os.PathLike[str] | None = None, time_limit: str | int | None = None, quiet: bool = False,
         on_round: RoundCallback = None, accept_changed_code: bool = False,
         **overrides: object) -> Result:
@@ -217,7 +217,7 @@ def load_result(folder: str | os.PathLike[str], *, own_code: bool = False) -> Re
 
 
 @name_arguments()
-def plan(config: str | os.PathLike[str] | Mapping[str, object], /, *, ranks: int = 3,
+def plan(config: str | os.PathLike[str] | Mapping[str, object], *, ranks: int = 3,
          **overrides: object) -> JsonObject:
     """Return who would host whom, memory, bytes and steps per round, as `fedmpi plan --json` prints them. Nothing is
     trained; the federation is prepared if it is not there yet.
@@ -235,7 +235,7 @@ def plan(config: str | os.PathLike[str] | Mapping[str, object], /, *, ranks: int
 
 
 @name_arguments()
-def sweep(job: str | os.PathLike[str], /, *, scale: str | None = None, out: str | os.PathLike[str] | None = None,
+def sweep(job: str | os.PathLike[str], *, scale: str | None = None, out: str | os.PathLike[str] | None = None,
           at_once: int = 1, ranks: int = 1, accept_changed_code: bool = False) -> pd.DataFrame:
     """Run all runs of a job file that are not finished, each in processes of its own, as `fedmpi sweep` does.
 

@@ -55,7 +55,7 @@ def test_keywords_set_what_the_command_line_sets(bench, config):
     words = ["train.lr=.1", "train.steps=2", "method=fedprox", "method.mu=.5", "data.clients=4", "rounds=1"]
     assert bench.lead("words", *words) == 0
     keywords = {"train": {"lr": .1, "steps": np.int64(2)}, "method": {"name": "fedprox", "mu": .5}, "rounds": 1}
-    found = fedmpi.run(config, out=bench.out("keywords"), quiet=True, **keywords, **{"data.clients": 4})
+    found = fedmpi.run(config=config, out=bench.out("keywords"), quiet=True, **keywords, **{"data.clients": 4})
     assert found.digest == bench.result("words")["digest"] and found.config["train"]["lr"] == .1
     by_class = fedmpi.run(config | {"method": {"name": FedAvg}}, out=bench.out("class"), quiet=True, rounds=1)
     assert by_class.config["method"]["name"] == "fedavg"

@@ -30,7 +30,7 @@ def config(bench):
 def test_a_plan_is_that_of_the_command(bench, config):
     from fedmpi.commands.plan import make_plan
     before = torch.get_rng_state().tolist()
-    planned = fedmpi.plan(config, ranks=2, rounds=7)
+    planned = fedmpi.plan(config=config, ranks=2, rounds=7)
     assert planned == make_plan(bench.config, ["rounds=7"], 2) and planned["rounds"] == 7
     assert torch.get_rng_state().tolist() == before
 
