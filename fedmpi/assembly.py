@@ -111,7 +111,7 @@ def decide(config_path: str | Path | Mapping[str, object], overrides: Sequence[s
             warnings += checkpoint.warn_of_other_settings(snapshot, plain)
             if snapshot.round > config.rounds:
                 raise BadInput(f"{path} is of round {snapshot.round}, but rounds = {config.rounds}: nothing to do; "
-                               "raise rounds, or start a new run with another --out")
+                               f"set rounds to {snapshot.round} or more, or start a new run with another --out")
             accepted, said = accept_code(snapshot, own_code, accept_changed_code, config)
             warnings += said
         if resume == NEWEST_CHECKPOINT:

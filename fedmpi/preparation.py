@@ -98,6 +98,7 @@ def choose_engine(run: Run, snapshot: Snapshot | None) -> None:
             bool(snapshot.extra.get("gpus", run.recorder.gpus)) == bool(run.recorder.gpus)):
         pool.hosted.engine_why = snapshot.extra.get("engine_why", pool.hosted.engine_why)
         if snapshot.extra["engine"] != pool.hosted.engine.name:
+            run.progress.say(f"engine {snapshot.extra['engine']}, as in the checkpoint")
             pool.call(OrderPerformer.use_engine, np.frombuffer(snapshot.extra["engine"].encode(), np.uint8))
     elif pool.call(OrderPerformer.gather_reports).on_gpu.any():
         loop, vmap = pool.call(OrderPerformer.time_engines, *pool.list_changed_fields(run.state.shared)).sum(0)

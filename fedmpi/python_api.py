@@ -35,7 +35,7 @@ from fedmpi.paths import expand_user
 from fedmpi.process_state import handle_signals, isolate_computation, restore_signals
 from fedmpi.result import Result, require_pandas
 from fedmpi.session import RunRequest, conduct, decide_and_tell, explain_failure, serve_as_worker, share_text
-from fedmpi.stop_signals import SIGNALS_OF_SWEEPS
+from fedmpi.stop_signals import SIGNALS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -263,7 +263,7 @@ def sweep(job: str | os.PathLike[str], *, scale: str | None = None, out: str | o
     planned, runs = jobs.plan_job(path, scale, require_path("out", out))
     runs = changed_code.mark_runs(runs, accept_changed_code)
     started = Sweep(runs, at_once, ranks, [planned.measure, *planned.also])
-    with restore_signals(*SIGNALS_OF_SWEEPS):
+    with restore_signals(*SIGNALS):
         code = started.go()
     if code == errors.SAVED:
         raise GivenUp(f"the sweep of {path} was stopped; the same call continues it" if started.stopping else

@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterable
 from types import FrameType
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT, signal.SIGHUP)
-# A sweep leaves the others to the runs of a job.
-SIGNALS_OF_SWEEPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def is_main_thread() -> bool:

@@ -129,6 +129,10 @@ def test_only_a_new_round_counts(cluster):
     assert "no round was gained" in cluster.run("touch $OUT/checkpoints/round-000007.h5; exit 75").said
     assert cluster.run("exit 75").requeued == ""
     assert cluster.run("touch $OUT/checkpoints/round-1000000.h5; exit 75").requeued == "requeue 7\n"
+    (cluster.folder / "scontrol.words").unlink()
+    # It was damaged: the start went on from the one before and has written it again.
+    again = "cd $OUT/checkpoints; mv round-1000000.h5 aside-round-1000000.h5; touch round-1000000.h5; exit 75"
+    assert cluster.run(again).requeued == "requeue 7\n"
 
 
 def test_checkpoints_may_lie_elsewhere(cluster):

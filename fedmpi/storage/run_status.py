@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ from fedmpi.errors import FINISHED, SAVED, BadInput
 from fedmpi.json_values import Json, JsonObject, flatten_settings
 from fedmpi.own_code.changes import describe_accepted
 from fedmpi.paths import describe_unreadable, is_readable
-from fedmpi.storage.job_log import ENDED, LAUNCHER_SAID, STARTED, find_blame, read_job_log
+from fedmpi.storage.job_log import ENDED, LAUNCHER_SAID, STARTED, find_blame, find_job_log, read_job_log
 from fedmpi.storage.listing import holds_checkpoint
 from fedmpi.storage.lock import is_run_alive
 from fedmpi.storage.older_versions import add_missing_settings
@@ -108,6 +109,9 @@ def read_outcome(folder: Path, rounds: int = 0) -> Outcome:
     job = read_job_log(folder)
     # A start that has printed nothing yet is not the one of which the folder tells.
     end = End() if result or job.starts and not job.printed.strip() else read_end(folder)
+    if end.state and end.said not in job.printed and is_newer(folder / "log.txt", find_job_log(folder)):
+        # A start by hand, which the job's file does not know of, went on after a failure.
+        job = job._replace(printed="", last="")
     code = ENDED.match(job.last)
     failed = bool(code and int(code[1]) not in (FINISHED, SAVED))
     alive = not result and is_run_alive(folder)
@@ -135,6 +139,13 @@ def read_outcome(folder: Path, rounds: int = 0) -> Outcome:
     return Outcome(state, lines, result, job.starts, job.settings, said)
 
 
+def is_newer(path: Path, than: Path) -> bool:
+    """Say whether a file was written after another one; False if either cannot be looked at."""
+    with suppress(OSError):
+        return path.stat().st_mtime_ns > than.stat().st_mtime_ns
+    return False
+
+
 def holds_begun_run(folder: Path) -> bool:
     """Say whether a run has begun in a folder: it has left its settings or a checkpoint."""
     return (folder / "config.yaml").exists() or holds_checkpoint(folder)
@@ -156,8 +167,9 @@ def read_result(folder: Path) -> JsonObject | None:
         if not (isinstance(steps, dict) and all(isinstance(n, int | float) for n in steps.values())):
             raise ValueError("steps_so_far is of another type")
     except (OSError, ValueError, TypeError, KeyError, RecursionError, Flaw) as error:
-        raise BadInput(f"{path} is damaged ({type(error).__name__}: {error}); remove it, and continue the run with "
-                       "--resume auto: it is written again") from None
+        remedy = ("remove it, and continue the run with --resume auto: it is written again" if holds_checkpoint(folder)
+                  else "put a copy of it back, or start a new run with another --out, since no checkpoint is left")
+        raise BadInput(f"{path} is damaged ({type(error).__name__}: {error}); {remedy}") from None
     old = [key for key in RENAMED_MEASURES if key in result]
     on = read_settings(folder).get("evaluate", {}).get("on", "test") if old else ""
     return result | {find_new_name(key, on): result.pop(key) for key in old}

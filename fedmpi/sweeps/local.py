@@ -19,7 +19,7 @@ from fedmpi.hints import VERY_CLOSE, find_close_name
 from fedmpi.json_values import JsonObject
 from fedmpi.paths import is_wrong_path
 from fedmpi.progress import write_stdout
-from fedmpi.stop_signals import SIGNALS_OF_SWEEPS, install_handler
+from fedmpi.stop_signals import SIGNALS, install_handler
 from fedmpi.storage import run_status
 from fedmpi.storage.atomic import report_failed_writes
 from fedmpi.storage.job_log import IN_USE_FOR_SWEEP, find_job_log, read_job_log
@@ -55,6 +55,8 @@ class Sweep:
         # those of which nothing was said yet
         self.measures, self.main = list(measures), next(iter(measures), None)
         self.at_once, self.launcher, self.runs = at_once, find_launcher(ranks), runs
+        # Open MPI's mpiexec kills its ranks 2 s after SIGTERM. SIGUSR1 every mpiexec passes on.
+        self.stop_signal = signal.SIGTERM if ranks == 1 else signal.SIGUSR1
         found = [(run, run.outcome()) for run in runs]
         self.waiting = [run for run, outcome in found if outcome.state != "finished"]
         self.finished = len(runs) - len(self.waiting)
@@ -72,7 +74,7 @@ class Sweep:
 
     def go(self) -> int:
         """Run everything. Returns an exit code: 0 all finished, 1 some failed, 75 some are left."""
-        install_handler(SIGNALS_OF_SWEEPS, self.stop)
+        install_handler(SIGNALS, self.stop)
         with Board(self.runs) as self.board:
             if self.finished:
                 self.board.say(f"{self.finished} of {len(self.runs)} runs are finished already")
@@ -108,7 +110,7 @@ class Sweep:
         """Ask a run to save and stop."""
         started.asked = True
         if started.process.poll() is None:
-            started.process.send_signal(signal.SIGTERM)
+            started.process.send_signal(self.stop_signal)
 
     def is_done_elsewhere(self, run: PlannedRun) -> bool:
         """Say whether another process, such as another sweep of this job, has finished a run meanwhile or is at it."""
@@ -158,7 +160,7 @@ class Sweep:
     def record_end(self, started: RunProcess) -> None:
         """Say what became of a run."""
         run, code = started.run, started.process.returncode
-        stopped = code == errors.SAVED or self.stopping and code in (-signal.SIGTERM, 128 + signal.SIGTERM)
+        stopped = code == errors.SAVED or self.stopping and code in (-self.stop_signal, 128 + self.stop_signal)
         # It was refused because another process had begun it a moment before.
         elsewhere = code == errors.BAD_INPUT and is_run_alive(run.folder)
         self.note(run, IN_USE_FOR_SWEEP if elsewhere else f"{'stopped' if stopped else 'ended'} with code {code}")

@@ -164,6 +164,24 @@ def test_a_run_that_saved_has_not_failed(tmp_path, printed, log, state, said):
     assert (found.state, found.said[:len(said)]) == (state, said)
 
 
+@pytest.mark.parametrize("log, state", [((SAVED,), "unfinished"), ((f"{FAILED}, now otherwise",), "failed"),
+                                        (("round 5",), "killed")])
+@pytest.mark.parametrize("later", [True, False])
+def test_a_start_by_hand_after_a_job_that_failed(tmp_path, log, state, later):
+    """The job does not know of it, but the log does; unless the log was written before the job failed."""
+    folder = write_log(tmp_path / "r", BEGUN, FAILED, BEGUN, *log)
+    (tmp_path / "r.txt").write_text(f"{START}{FAILED}\njob 7: ended with code 1, why\n")
+    if state == "killed":
+        leave_lock(folder)
+    os.utime(folder / "log.txt", (time.time() + (9 if later else -9),) * 2)
+    found = read_outcome(folder)
+    if later:
+        assert found.state == state and found.said.startswith(read_end(folder).said)
+    else:
+        assert (found.state, found.said) == ("failed", FAILED)
+    assert (found.starts, found.settings) == (1, "seed=1")
+
+
 REFUSED = START.replace("7", "8") + "fedmpi: run folder r is in use by pid 1 on n1, last sign of life 3 s ago; wait\n"
 
 

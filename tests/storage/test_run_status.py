@@ -51,7 +51,11 @@ def test_the_state_of_a_run(tmp_path, printed, lines, result, state, said):
     '[' * 100_000], ids=range(10))
 def test_a_damaged_result_is_named_and_its_run_has_failed(tmp_path, text):
     (tmp_path / "result.json").write_text(text)
-    with pytest.raises(BadInput, match="result.json is damaged .* remove it"):
+    with pytest.raises(BadInput, match="result.json is damaged .* put a copy of it back, .* no checkpoint is left"):
+        run_status.read_result(tmp_path)
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints/round-000003.h5").touch()
+    with pytest.raises(BadInput, match="result.json is damaged .* remove it, and continue the run with --resume auto"):
         run_status.read_result(tmp_path)
     found = run_status.read_outcome(tmp_path)
     assert (found.state, found.result) == ("failed", None)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fedmpi.errors import BadInput, StorageError
-from fedmpi.stop_signals import SIGNALS_OF_SWEEPS
+from fedmpi.stop_signals import SIGNALS
 from fedmpi.storage.lock import Lock
 from fedmpi.sweeps import job, local
 from tests.sweeps import jobs
@@ -25,7 +25,7 @@ out=$2; row=$(basename "$(dirname "$(dirname "$2")")"); here=$(dirname "$0")
 mkdir -p "$out"
 best='"accuracy_best_on_test": 0.75'
 finish() { echo '{"rounds": 2, "accuracy_mean": 0.5, "digest": "abc", '"$best}" >"$out/result.json"; }
-stop_all() { trap 'asked=yes' TERM; kill -TERM $PPID; until [ "$asked" ]; do sleep .01; done; }
+stop_all() { trap 'asked=yes' ${2-TERM}; kill -${1-TERM} $PPID; until [ "$asked" ]; do sleep .01; done; }
 case $row in
 DOES
 esac
@@ -36,7 +36,7 @@ ROWS = ("a", "b", "c")
 @pytest.fixture(autouse=True)
 def handlers():
     """Let no signal end this process until a sweep has installed its handlers."""
-    before = {number: signal.signal(number, lambda *_: None) for number in SIGNALS_OF_SWEEPS}
+    before = {number: signal.signal(number, lambda *_: None) for number in SIGNALS}
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
@@ -55,12 +55,12 @@ def plan(tmp_path, cache):
 @pytest.fixture
 def sweep(tmp_path, monkeypatch, plan, capfd):
     """Return a function that runs a sweep; `does` has a branch of bash's `case` for some rows."""
-    def sweep(does: str, runs=None, at_once: int = 1, measures: tuple[str, ...] = ()):
+    def sweep(does: str, runs=None, at_once: int = 1, measures: tuple[str, ...] = (), ranks: int = 1):
         (tmp_path / "fake").write_text(FAKE.replace("DOES", f"{does}\n*) finish ;;"))
         (tmp_path / "fake").chmod(0o755)
         monkeypatch.setattr(local, "POLL_S", .01)
         monkeypatch.setattr(local, "find_launcher", lambda ranks: [str(tmp_path / "fake")])
-        code = local.Sweep(runs or plan(), at_once, 1, measures).go()
+        code = local.Sweep(runs or plan(), at_once, ranks, measures).go()
         return code, capfd.readouterr().out.splitlines()
     return sweep
 
@@ -100,6 +100,8 @@ BOOM = "echo 'fedmpi: boom' >&2; exit 1 ;;"
     ("b) stop_all; exit 143 ;;", 75, "1 of 3 runs finished, 2 left: the same command continues", "ab"),
     ("b) kill -TERM $PPID; while :; do sleep .01; done ;;", 75,
      "1 of 3 runs finished, 2 left: the same command continues", "ab"),
+    ("b) stop_all USR1; exit 75 ;;", 75, "1 of 3 runs finished, 2 left: the same command continues", "ab"),
+    ("b) stop_all USR2; exit 75 ;;", 75, "1 of 3 runs finished, 2 left: the same command continues", "ab"),
     ("b) stop_all; finish; exit ;;", 75, "2 of 3 runs finished, 1 left: the same command continues", "ab"),
     ("c) stop_all; finish; exit ;;", 0, "3 of 3 runs finished", "abc"),
     # a failure says more than what is left
@@ -113,6 +115,13 @@ def test_the_code_says_what_became_of_all(sweep, tmp_path, does, code, ends, sta
     assert (found, [line for line in said if " runs finished" in line]) == (code, [ends])
     called = [line.split() for line in (tmp_path / "called").read_text().splitlines()]
     assert [words[words.index("--out") + 1].split("/")[-3] for words in called] == list(started)
+
+
+@pytest.mark.parametrize("end", ["exit 75", "exit 138", "trap USR1; kill -USR1 $$; sleep 9"])
+def test_several_ranks_are_asked_by_a_signal_after_which_no_launcher_kills_them(sweep, end):
+    """Open MPI's mpiexec kills its ranks 2 s after SIGTERM."""
+    code, said = sweep(f"b) stop_all TERM USR1; {end} ;;", ranks=3)
+    assert (code, said[-1]) == (75, "1 of 3 runs finished, 2 left: the same command continues")
 
 
 def test_what_a_sweep_says_and_keeps(sweep, plan, tmp_path):

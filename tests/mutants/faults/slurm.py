@@ -41,6 +41,7 @@ FAULTS: list[tuple[str, str, str]] = [
     (TEMPLATE, '[ "$left" -gt 0 ] ||', '[ "$left" -ge 0 ] ||'),
     (TEMPLATE, ' && { [ "$begun" -gt 0 ] || [ "$code" -gt 128 ]; }', ''),
     (TEMPLATE, ' || [ "$code" -gt 128 ]; }', '; }'),
+    (TEMPLATE, "-printf '%f %i %T@\\n' ", ''),
     (TEMPLATE, '[ "$begun" -gt 0 ] || ', ''),
     (TEMPLATE, '"$code" -gt 128', '"$code" -ge 128'),
     (TEMPLATE, '    rm -f "$out/failed-starts"\n', ''),
