@@ -44,7 +44,7 @@ from fedmpi.progress import Progress
 from fedmpi.ranks import describe_place, gather_objects
 from fedmpi.server import early_stopping
 from fedmpi.server.client_selection import ClientSelector, make_client_selector
-from fedmpi.storage import checkpoint
+from fedmpi.storage import changed_settings, checkpoint
 from fedmpi.storage.folder import RunFolder
 from fedmpi.storage.folder_choice import NEWEST_CHECKPOINT, claim_folder, find_resume_checkpoint, pick_folder
 from fedmpi.storage.no_checkpoint import refuse_lost_rounds
@@ -106,9 +106,9 @@ def decide(config_path: str | Path | Mapping[str, object], overrides: Sequence[s
         path, warnings = find_resume_checkpoint(folder, resume)
         snapshot = checkpoint.read_checkpoint(path, check=resume != NEWEST_CHECKPOINT) if path else None
         if snapshot:
-            checkpoint.refuse_other_run(snapshot, plain, federation.fingerprint)
+            changed_settings.refuse_other_run(snapshot, plain, federation.fingerprint)
             client_selector.refuse_files(snapshot.extra.get("files", {}))
-            warnings += checkpoint.warn_of_other_settings(snapshot, plain)
+            warnings += changed_settings.warn_of_other_settings(snapshot, plain)
             if snapshot.round > config.rounds:
                 raise BadInput(f"{path} is of round {snapshot.round}, but rounds = {config.rounds}: nothing to do; "
                                f"set rounds to {snapshot.round} or more, or start a new run with another --out")

@@ -30,7 +30,7 @@ from fedmpi.server.rounds import Run
 from fedmpi.server.run_state import RunState
 from fedmpi.settings import list_setting_names
 from fedmpi.slurm.deadline import Deadline
-from fedmpi.storage import checkpoint
+from fedmpi.storage import changed_settings
 from fedmpi.storage.checkpoint import Snapshot
 from fedmpi.storage.lock import TIME_FORMAT
 from fedmpi.storage.run_status import list_evaluated
@@ -64,13 +64,15 @@ def prepare_run(parts: Parts, decision: Decision, progress: Progress, stop: Call
     if decision.snapshot and decision.resume:
         run.checkpoints.restore(decision.resume.resolve(), decision.snapshot)
         progress.say(f"continuing after round {state.round} from {decision.resume}")
-        decision.warnings += checkpoint.warn_of_another_gpu(decision.snapshot, run.recorder.gpus)
+        decision.warnings += changed_settings.warn_of_another_gpu(decision.snapshot, run.recorder.gpus)
     elif decision.wants_newest:
         progress.say(f"no checkpoint in {folder.path} yet: starting with round 1")
     folder.store_config(to_plain(parts.config))
     folder.store_clients(clients)
     choose_engine(run, decision.snapshot)
     choose_convolutions(run, decision.snapshot)
+    if decision.snapshot and depends_on_neighbours(run):
+        decision.warnings += changed_settings.warn_of_other_chunks(decision.snapshot, to_plain(parts.config))
     # sums in single precision depend on which clients a rank trains
     run.pace.measured = not depends_on_neighbours(run) and parts.config.server.reduce == "exact"
     folder.rewrite_metrics(state.metrics)

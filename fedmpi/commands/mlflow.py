@@ -1,7 +1,8 @@
 """The measures of runs, finished or not, in a store of MLflow, made from metrics.jsonl.
 
-A run folder is found again by its path, and only rounds that MLflow does not have yet are added: a run that was
-stopped and resumed has every round once. Of the last round there, which may have been evaluated since, and of the next
+A run folder is found again by its path and the settings with which the run can be continued, and only rounds that
+MLflow does not have yet are added: a run that was stopped and resumed has every round once, and another run that took
+the folder's place is an entry of its own. Of the last round there, which may have been evaluated since, and of the next
 one, which may be there in part if the last export was interrupted, only missing measures are added."""
 from __future__ import annotations
 
@@ -13,16 +14,18 @@ from typing import TYPE_CHECKING
 from fedmpi.commands.tensorboard import find_start_time, list_scalars
 from fedmpi.errors import BadInput
 from fedmpi.extras import require_extra_of_command
-from fedmpi.json_values import flatten_settings
+from fedmpi.json_values import JsonObject, flatten_settings
 from fedmpi.storage import run_status
 from fedmpi.storage.atomic import report_failed_writes
+from fedmpi.storage.changed_settings import is_free
 
 if TYPE_CHECKING:
     from mlflow.entities import Metric
     from mlflow.tracking import MlflowClient
 
 EXPERIMENT = "fedmpi"
-# By this tag, a sha256 of its path, a run folder is found again; the next one holds the last round that was written.
+# By this tag, a sha256 of its path and its fixed settings, a run folder is found again; the next one holds the last
+# round that was written.
 FOLDER_TAG, ROUND_TAG = "fedmpi.folder", "fedmpi.round"
 # MLflow takes so many measures and so many settings at once, and values of so many characters.
 METRICS_AT_ONCE, PARAMETERS_AT_ONCE, MAX_VALUE = 1000, 100, 500
@@ -63,7 +66,8 @@ def open_store(address: str) -> MlflowClient:
 def add_rounds(client: MlflowClient, experiment: str, folder: Path) -> None:
     """Write the rounds of a run folder that the store does not have."""
     from mlflow.entities import Metric, Param
-    place = hashlib.sha256(str(folder.resolve()).encode(errors="surrogateescape")).hexdigest()
+    settings = flatten_settings(run_status.read_settings(folder))
+    place = identify_run(folder, settings)
     found = client.search_runs([experiment], f"tags.`{FOLDER_TAG}` = '{place}'", max_results=1)
     begin, outcome = find_start_time(folder), run_status.read_outcome(folder)
     if found:
@@ -72,8 +76,7 @@ def add_rounds(client: MlflowClient, experiment: str, folder: Path) -> None:
         run = client.create_run(experiment, int(1000 * begin), {FOLDER_TAG: place, ROUND_TAG: "0"},
                                 folder.resolve().name).info.run_id
         last = 0
-        settings = flatten_settings(run_status.read_settings(folder)).items()
-        parameters = [Param(name, str(value)[:MAX_VALUE]) for name, value in settings]
+        parameters = [Param(name, str(value)[:MAX_VALUE]) for name, value in settings.items()]
         for at in range(0, len(parameters), PARAMETERS_AT_ONCE):
             client.log_batch(run, params=parameters[at:at + PARAMETERS_AT_ONCE])
     lines = [line for line in run_status.read_metrics(folder) if line["round"] >= last]
@@ -90,6 +93,13 @@ def add_rounds(client: MlflowClient, experiment: str, folder: Path) -> None:
     if outcome.result:
         client.set_tag(run, "digest", outcome.result["digest"])
         client.set_terminated(run, "FINISHED")
+
+
+def identify_run(folder: Path, settings: JsonObject) -> str:
+    """Return a sha256 of a folder's path and of the settings, by dotted name, that a continued run may not change."""
+    total = hashlib.sha256(str(folder.resolve()).encode(errors="surrogateescape"))
+    total.update(repr(sorted((name, value) for name, value in settings.items() if not is_free(name))).encode())
+    return total.hexdigest()
 
 
 def is_stored(client: MlflowClient, run: str, metric: Metric) -> bool:

@@ -8,7 +8,10 @@ from fedmpi.commands.status import find_runs
 from fedmpi.errors import BadInput
 from fedmpi.report import gpu_day, gpu_tables, results, write
 from fedmpi.shipped import is_job_file, refuse_job_options
-from fedmpi.storage.run_status import STATES
+from fedmpi.storage.run_status import STATES, read_settings
+
+# Folders that are left out and named.
+MOST_NAMED = 5
 
 
 def report_paths(paths: list[str], scale: str | None, out: str | None, to: str | None, for_print: bool,
@@ -23,7 +26,7 @@ def report_paths(paths: list[str], scale: str | None, out: str | None, to: str |
         for_print: figures for papers, too.
         measures: what the tables show, names in result.json; None: what the job names, or the accuracy of the best
             round."""
-    folders = [*map(Path, dict.fromkeys(paths))]
+    folders, left_out = [*map(Path, dict.fromkeys(paths))], list[Path]()
     is_book = any(map(gpu_day.is_book, folders))
     is_job = not is_book and is_job_file(paths)
     if not is_job:
@@ -39,7 +42,7 @@ def report_paths(paths: list[str], scale: str | None, out: str | None, to: str |
         shown = results.collect_job_results(job, runs, shlex.join(["fedmpi", "sweep", *words]))
         remedy, folder = f"`{shown.command}` makes them", Path(to) if to else runs[0].folder.parents[2] / "report"
     else:
-        folders = list_given_runs(paths)
+        folders, left_out = list_given_runs(paths)
         words, shown = [*map(str, folders)], results.collect_folder_results(folders)
         shown.command += "".join(f" --measure {shlex.quote(measure)}" for measure in measures or ())
         remedy, folder = "continue them with --resume auto", Path(to or "report")
@@ -47,15 +50,37 @@ def report_paths(paths: list[str], scale: str | None, out: str | None, to: str |
     if measures:
         shown.measures = {measure: shown.measures.get(measure, {}) for measure in measures}
     page = write.write_report(shown, folder, for_print)
-    return "\n".join(filter(None, [f"report {page}", describe_unfinished(shown.runs, remedy, words)]))
+    return "\n".join(filter(None, [f"report {page}", describe_unfinished(shown.runs, remedy, words),
+                                  describe_left_out(left_out)]))
 
 
-def list_given_runs(paths: list[str]) -> list[Path]:
-    """Return the run folders at or below some paths. What a sweep printed, FOLDER.txt beside a folder that is given,
-    is left out: `seed-*` of a shell names both. Raises BadInput."""
+def list_given_runs(paths: list[str]) -> tuple[list[Path], list[Path]]:
+    """Return the run folders at or below some paths, and those below them that are left out, since their settings
+    cannot be read. What a sweep printed, FOLDER.txt beside a folder that is given, is none: `seed-*` of a shell names
+    both. Raises BadInput."""
     given = {str(Path(path)) for path in paths}
-    return [folder for _, folder in find_runs([
+    found = [folder for _, folder in find_runs([
         path for path in paths if not (path.endswith(".txt") and str(Path(path.removesuffix(".txt"))) in given)])]
+    shown = [folder for folder in found if str(folder) in given or has_settings(folder)]
+    return shown or found, [folder for folder in found if shown and folder not in shown]
+
+
+def has_settings(folder: Path) -> bool:
+    """Say whether the settings of a run can be read: a start that was refused early has left none."""
+    try:
+        return bool(read_settings(folder))
+    except BadInput:
+        return False
+
+
+def describe_left_out(folders: list[Path]) -> str:
+    """Say which runs a report leaves out, "" if it has all."""
+    if not folders:
+        return ""
+    words = shlex.join(["fedmpi", "status", *map(str, folders[:MOST_NAMED])])
+    more = f", and of {len(folders) - MOST_NAMED} more" * (len(folders) > MOST_NAMED)
+    return (f"left out: {', '.join(map(str, folders[:MOST_NAMED]))}{more}, whose settings cannot be read; `{words}` "
+            "says what is known of them")
 
 
 def describe_unfinished(runs: list[results.ReportRun], remedy: str, words: list[str]) -> str:

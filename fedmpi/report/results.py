@@ -17,7 +17,7 @@ from fedmpi.errors import BadInput
 from fedmpi.faults import choose_attackers, read_attack
 from fedmpi.json_values import JsonObject, flatten_settings
 from fedmpi.storage import run_status
-from fedmpi.storage.checkpoint import is_among, is_free
+from fedmpi.storage.changed_settings import is_among, is_free
 from fedmpi.storage.history import read_history
 from fedmpi.storage.run_status import AT_BEST_VALIDATION, BEST_ON
 from fedmpi.storage.seal import DamagedFile

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fedmpi.errors import AlreadyFinished, BadInput
 from fedmpi.json_values import JsonObject
-from fedmpi.storage.checkpoint import describe_other_settings
+from fedmpi.storage.changed_settings import describe_other_settings
 from fedmpi.storage.run_status import read_metrics, read_result, read_settings
 
 

@@ -42,7 +42,7 @@ from fedmpi.json_values import JsonObject
 from fedmpi.paths import is_readable
 from fedmpi.settings import make_settings, shorten_value
 from fedmpi.shipped import find_shipped, name_hint
-from fedmpi.storage import checkpoint, run_status
+from fedmpi.storage import changed_settings, run_status
 from fedmpi.storage.folder import refuse_file_of_run
 from fedmpi.storage.run_status import AT_BEST_VALIDATION
 from fedmpi.sweeps import equal
@@ -270,7 +270,7 @@ def refuse_other(run: PlannedRun) -> None:
     with (suppress(BadInput, ValueError, TypeError, KeyError, AttributeError),
           registry.refuse_own_code(but=run.named_code())):
         there = schema.to_plain(schema.resolve(there))
-    if differ := [*checkpoint.find_other_settings(there, schema.to_plain(run.settings), SHOWN)]:
+    if differ := [*changed_settings.find_other_settings(there, schema.to_plain(run.settings), SHOWN)]:
         raise BadInput(f"{run.folder} holds a run with other settings ({', '.join(differ[:8])}"
                        f"{', ...' * (len(differ) > 8)}) than {run.name} of this job; remove it, or give the sweep "
                        "another --out")

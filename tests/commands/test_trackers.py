@@ -3,6 +3,7 @@ once, whatever happened to the run. Nothing is sent."""
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import time
 from collections import namedtuple
@@ -125,7 +126,7 @@ class Store:
 
     def search_runs(self, experiments, query, max_results):
         found = SimpleNamespace(info=SimpleNamespace(run_id="r"), data=SimpleNamespace(tags=self.tags))
-        return [found] * bool(self.tags)
+        return [found] * (f"'{self.tags.get(to_mlflow.FOLDER_TAG)}'" in query)
 
     def create_run(self, experiment, begin, tags, name):
         self.tags |= tags
@@ -181,6 +182,20 @@ def test_measures_of_a_last_round_that_was_evaluated_later_reach_mlflow(tmp_path
     (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in (LINES[0], late)))
     to_mlflow.add_rounds(store, "e", run)
     assert store.list_points() == sorted((t, name.replace("/", "."), v) for t, name, v in expected([LINES[0], late]))
+
+
+def test_a_run_in_the_place_of_another_one_is_an_entry_of_its_own(tmp_path, store):
+    """Settings that a continued run may change make no other run of it."""
+    tags = []
+    for settings in ({"rounds": 3, "train": {"lr": .1}}, {"rounds": 9, "train": {"lr": .1}}, {"train": {"lr": .2}}):
+        run = made.run(tmp_path / "run", settings=settings, lines=LINES)
+        to_mlflow.add_rounds(store, "e", run)
+        tags.append(store.tags[to_mlflow.FOLDER_TAG])
+        shutil.rmtree(run)
+    assert tags[0] == tags[1] != tags[2] and [point.step for point in store.points].count(5) == 4
+    other = made.run(tmp_path / "other", settings={"train": {"lr": .2}}, lines=LINES)
+    to_mlflow.add_rounds(store, "e", other)
+    assert store.tags[to_mlflow.FOLDER_TAG] not in tags
 
 
 @pytest.mark.parametrize("tracker, library", [("wandb", "wandb"), ("mlflow", "mlflow.tracking")])

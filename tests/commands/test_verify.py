@@ -21,7 +21,7 @@ from fedmpi.config.overrides import apply_overrides
 from fedmpi.errors import BadInput, FedmpiError
 from fedmpi.json_values import flatten_settings
 from fedmpi.session import run_on_all_ranks
-from fedmpi.storage import checkpoint
+from fedmpi.storage import changed_settings
 from tests.forked import call
 
 ROOT = Path(__file__).parents[2]
@@ -209,7 +209,7 @@ def test_the_quickstart_is_the_one_of_its_file():
     here, there = (flatten_settings(schema.to_plain(loaded)) for loaded in (
         schema.resolve(apply_overrides(copy.deepcopy(verify.CONFIG), verify.QUICKSTART)),
         schema.load_config(ROOT / "configs" / "quickstart.yaml")))
-    assert [name for name in there if here[name] != there[name] and not checkpoint.is_free(name)] == []
+    assert [name for name in there if here[name] != there[name] and not changed_settings.is_free(name)] == []
 
 
 def test_the_command_hands_over_its_words(monkeypatch):

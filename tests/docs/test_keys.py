@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedmpi.storage.checkpoint import CHANGEABLE_SETTINGS
+from fedmpi.storage.changed_settings import CHANGEABLE_SETTINGS
 from fedmpi.storage.history import read_history
 from tests import forked
 from tests.docs.pages import ROOT

@@ -187,9 +187,12 @@ def test_a_gpu_is_timed_once_and_a_restart_takes_the_choice_over(monkeypatch):
     assert resume("loop", []) == resume("loop", ["a GPU"], "loop") == ("vmap", why)
     # Otherwise the engines are never timed again.
     monkeypatch.setattr(engine_choice, "time_engines", None)
+    said.clear()
     for kept in ("loop", "vmap"):
         for gpus in (["a GPU"], ["another"], None):
             assert resume(kept, gpus) == (kept, f"{kept} was faster")
+    # The first lines of the run, before that, name the engine of a CPU.
+    assert said == ["engine loop, as in the checkpoint", "engine vmap, as in the checkpoint"]
     # CPUs go on as the network says, whatever a GPU did or the user had set; lab's engine stands for that.
     monkeypatch.setattr(type(lab.group), "trains_on_gpu", False)
     run.recorder.gpus = []

@@ -166,9 +166,28 @@ def test_a_folder_of_runs_and_what_a_sweep_printed_are_understood(tmp_path, monk
         made.run(tmp_path / "runs" / f"seed-{seed}", settings={"seed": seed}, result={"accuracy_mean": .5, "rounds": 1})
         (tmp_path / "runs" / f"seed-{seed}.txt").write_text("job sweep: start 1")
     found = list_given_runs(["runs/seed-0", "runs/seed-0.txt", "runs/seed-1", "runs/seed-1.txt"])
-    assert found == list_given_runs(["runs"]) == [Path("runs/seed-0"), Path("runs/seed-1")]
+    assert found == list_given_runs(["runs"]) == ([Path("runs/seed-0"), Path("runs/seed-1")], [])
     with pytest.raises(BadInput, match="^runs/seed-0.txt: there is no run in this folder or below it"):
         list_given_runs(["runs/seed-0.txt"])
+
+
+def test_a_start_that_left_no_settings_is_named_and_left_out(tmp_path, monkeypatch):
+    """Such as one that was refused before it wrote them; unless it is given itself, or is all that there is."""
+    monkeypatch.chdir(tmp_path)
+    made.run(tmp_path / "runs/a", settings={"seed": 0}, result={"accuracy_mean": .5, "rounds": 1})
+    refused = [Path(f"runs/b{i}") for i in range(7)]
+    for folder in refused:
+        (tmp_path / folder / "checkpoints").mkdir(parents=True)
+        (tmp_path / folder / "log.txt").write_text("refused")
+    assert list_given_runs(["runs"]) == ([Path("runs/a")], refused)
+    assert list_given_runs(["runs", "runs/b2"])[0] == [Path("runs/a"), Path("runs/b2")]
+    said = report_paths(["runs"], None, None, "report", False).splitlines()
+    named = "runs/b0, runs/b1, runs/b2, runs/b3, runs/b4"
+    assert said[1:] == [f"left out: {named}, and of 2 more, whose settings cannot be read; `fedmpi status "
+                        f"{named.replace(',', '')}` says what is known of them"]
+    for given in ("runs/b2", "runs/b0"):
+        with pytest.raises(BadInput, match=f"^{given} is not the folder of a run"):
+            report_paths([given], None, None, "report", False)
 
 
 def test_a_column_names_only_settings_that_its_runs_have(tmp_path):

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from fedmpi.config.schema import resolve, to_plain
-from fedmpi.storage.checkpoint import find_other_settings, warn_of_other_settings
+from fedmpi.storage.changed_settings import find_other_settings, warn_of_other_chunks, warn_of_other_settings
 
 
 def say(then: dict, now: dict) -> list[str]:
@@ -36,3 +36,24 @@ def test_edge_is_fixed_where_seconds_say_who_is_there(unit, named):
     then, now = (to_plain(resolve({"edge": {"bandwidth": b}, "availability": {"file": "a.csv", "unit": unit}}))
                  for b in (1e6, 5e6))
     assert [*find_other_settings(then, now)] == named
+
+
+@pytest.mark.parametrize("reduce, named", [("exact", ["placement", "server.hosts_clients", "state.memory"]),
+                                           ("float32", ["state.memory"])])
+def test_who_is_trained_side_by_side_is_named_once(reduce, named):
+    """Where it decides on the last bits, which is so with convolutions under `vmap`."""
+    then, now = (to_plain(resolve({"server": {"reduce": reduce}} | more)) for more in ({}, {
+        "placement": "blocks", "state": {"memory": 1.}, "server": {"reduce": reduce, "hosts_clients": True}}))
+    before = SimpleNamespace(config=then)
+    assert [line.partition(" is ")[0] for line in warn_of_other_chunks(before, now)] == named
+    assert warn_of_other_chunks(before, then) == []
+
+
+@pytest.mark.parametrize("engine", ["vmap", "loop"])
+def test_a_run_whose_last_bits_depend_on_neighbours_says_so(bench, engine):
+    words = ["model={name: 'fedmpi.commands.verify:Images'}", "method=local", f"engine={engine}", "data.clients=2",
+             "train.steps=1"]
+    assert bench.lead(engine, *words, "rounds=1") == 0
+    assert bench.lead(engine, *words, "rounds=2", "placement=blocks", resume="auto") == 0
+    said = (bench.out(engine) / "log.txt").read_text()
+    assert ("warning: placement is balanced in the checkpoint and blocks now" in said) == (engine == "vmap")

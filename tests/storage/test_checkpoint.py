@@ -14,6 +14,7 @@ import pytest
 
 from fedmpi.errors import BadInput, FedmpiError
 from fedmpi.storage.atomic import Sink
+from fedmpi.storage.changed_settings import refuse_other_run, warn_of_other_settings
 from fedmpi.storage.checkpoint import (
     CheckpointFile,
     DamagedFile,
@@ -21,8 +22,6 @@ from fedmpi.storage.checkpoint import (
     delete_old_checkpoints,
     find_newest,
     read_checkpoint,
-    refuse_other_run,
-    warn_of_other_settings,
     write_checkpoint,
 )
 

@@ -12,7 +12,13 @@ import pytest
 
 from fedmpi import __version__
 from fedmpi.json_values import flatten_settings
-from fedmpi.storage import checkpoint, seal, sealed
+from fedmpi.storage import seal, sealed
+from fedmpi.storage.changed_settings import (
+    CHANGEABLE_SETTINGS,
+    find_other_settings,
+    is_free,
+    warn_of_other_settings,
+)
 from fedmpi.storage.checkpoint import (
     CheckpointFile,
     DamagedFile,
@@ -195,13 +201,13 @@ def test_of_runs_that_were_never_judged_the_last_are_kept(tmp_path):
     "cuda_graphs", "comm", "state", "data.root", "data.cache"])
 def test_only_what_leaves_results_alone_may_change(key):
     """Settings beside them whose names begin alike may not change."""
-    assert checkpoint.is_free(key) and checkpoint.is_free(key + ".more") and not checkpoint.is_free(key + "s")
-    assert len(checkpoint.CHANGEABLE_SETTINGS) == 19 and not checkpoint.is_free(key.partition(".")[0] * 2)
+    assert is_free(key) and is_free(key + ".more") and not is_free(key + "s")
+    assert len(CHANGEABLE_SETTINGS) == 19 and not is_free(key.partition(".")[0] * 2)
 
 
 def test_settings_of_the_last_bits_name_the_setting_and_both_values():
     then = snapshot(config={"threads": 1, "device": "cpu", "engine": "auto", "cuda_graphs": "on", "seed": 3})
-    warnings = checkpoint.warn_of_other_settings(then, {"threads": 4, "device": "cuda", "engine": "vmap",
+    warnings = warn_of_other_settings(then, {"threads": 4, "device": "cuda", "engine": "vmap",
                                                    "cuda_graphs": "off", "seed": 4})
     changes = (("threads", 1, 4), ("device", "cpu", "cuda"), ("engine", "auto", "vmap"), ("cuda_graphs", "on", "off"))
     assert warnings == [f"{key} is {before} in the checkpoint and {now} now: the last bits may differ, and with them "
@@ -210,7 +216,7 @@ def test_settings_of_the_last_bits_name_the_setting_and_both_values():
 
 def test_an_empty_section_is_not_the_same_as_none():
     """Neither has a setting, so the section itself is compared."""
-    found = checkpoint.find_other_settings({"model": {"name": "mine", "options": {}}}, {"model": {"name": "mine"}})
+    found = find_other_settings({"model": {"name": "mine", "options": {}}}, {"model": {"name": "mine"}})
     assert found == {"model.options": [{}, "(not set)"]}
 
 

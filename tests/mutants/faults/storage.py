@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 FAULTS: list[tuple[str, str, str]] = [
-    ("fedmpi.storage.checkpoint:depends_on_time", ' or config.get("availability.unit") == "seconds"', ""),
+    ("fedmpi.storage.changed_settings:depends_on_time", ' or config.get("availability.unit") == "seconds"', ""),
     ("fedmpi.storage.older_versions:add_missing_settings", "found[name].setdefault(setting, value)",
      "found[name][setting] = value"),
     ("fedmpi.storage.older_versions:", '"data.new_clients": 0, ', ""),
@@ -99,5 +99,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.storage.job_log:read_job_log", "starts[-1] if starts", "starts[0] if starts"),
     ("fedmpi.storage.folder_choice:find_resume_checkpoint", "if refused and newest is None", "if refused"),
     ("fedmpi.storage.folder_choice:find_resume_checkpoint", "path.is_dir()", "path.is_file()"),
-    ("fedmpi.storage.checkpoint:warn_of_other_settings", "HOSTING_FIELDS * (", "HOSTING_FIELDS * (0 * "),
-    ("fedmpi.storage.checkpoint:warn_of_other_settings", 'is_among(key, ["edge"])', 'key == "edge"')]
+    ("fedmpi.storage.changed_settings:", '(*HOSTING_FIELDS, "state.memory")', "HOSTING_FIELDS"),
+    ("fedmpi.storage.changed_settings:warn_of_other_chunks", "CHUNK_FIELDS[-1:] if", "CHUNK_FIELDS if"),
+    ("fedmpi.storage.changed_settings:warn_of_other_settings", "HOSTING_FIELDS * (", "HOSTING_FIELDS * (0 * "),
+    ("fedmpi.storage.changed_settings:warn_of_other_settings", 'is_among(key, ["edge"])', 'key == "edge"')]
