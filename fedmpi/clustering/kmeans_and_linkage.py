@@ -148,7 +148,8 @@ def replace_entries(table: Tensor, ids: np.ndarray, values: np.ndarray) -> Tenso
 
 
 def cluster_models(rows: RowsLike, squares: RowsLike, centres: Tensor, seed: tuple[int, ...], *,
-                   keep_empty: bool, blocks: Sequence[slice] = (slice(None),)) -> Clusters:
+                   keep_empty: bool, blocks: Sequence[slice] = (slice(None),),
+                   unused: Tensor | None = None) -> Clusters:
     """Cluster long rows as `kmeans` would, though they lie at several ranks, and measure `distance`.
 
     Args:
@@ -157,7 +158,8 @@ def cluster_models(rows: RowsLike, squares: RowsLike, centres: Tensor, seed: tup
         centres: where k-means starts, (k, d); if all are equal, it starts by k-means++.
         seed: numbers that seed k-means++.
         keep_empty: whether clusters without rows keep their centre; see `kmeans`.
-        blocks: the slices of a row that count, also in `squares`; `model.trainable` leaves running statistics out."""
+        blocks: the slices of a row that count, also in `squares`; `model.trainable` leaves running statistics out.
+        unused: which centres never had a row, (k,) bool, see `seed_unused`; only if `keep_empty`."""
     origin, k, to_centres = centres.mean(0), len(centres), squares.gather().double()
     gram = rows.gram(origin, blocks=blocks)
     centres, origin = (torch.cat([values[..., block] for block in blocks], -1) for values in (centres, origin))
@@ -170,6 +172,8 @@ def cluster_models(rows: RowsLike, squares: RowsLike, centres: Tensor, seed: tup
     across = (gram.diagonal()[:, None] + products.diagonal() - to_centres) / 2
     points = embed_rows(torch.cat([torch.cat([gram, across], 1), torch.cat([across.T, products], 1)]))
     start = points[-k:][find_first_equal(to_centres.T)]
+    if keep_empty and unused is not None:
+        start = seed_unused(points[:-k], start, unused)
     return measure_clusters(kmeans(points[:-k], k, start, seed, keep_empty=keep_empty), points[:-k])
 
 
@@ -182,6 +186,26 @@ def find_first_equal(rows: Tensor) -> Tensor:
     """Return for each row (k, d) the number of the first row that equals it, (k,)."""
     number = torch.unique(rows, dim=0, return_inverse=True)[1]
     return (number[:, None] == number).int().argmax(1)
+
+
+def seed_unused(rows: Tensor, centres: Tensor, unused: Tensor) -> Tensor:
+    """Return centres (k, d) of which each that never had a row becomes the row farthest from all centres that had one,
+    or that have become one before it. Else it would stay where all began, and might draw most later rows.
+
+    Args:
+        rows: (n, d).
+        centres: (k, d), those without a row all alike.
+        unused: which ones never had a row, (k,) bool; none if all of them."""
+    from scipy.spatial.distance import cdist
+    if unused.all() or not unused.any():
+        return centres
+    centres, known = centres.clone(), ~unused
+    for j in torch.nonzero(unused).flatten():
+        apart = torch.from_numpy(cdist(rows.double().numpy(), centres[known].double().numpy()).min(1))
+        if not apart.max() > 0:
+            break
+        centres[j], known[j] = rows[apart.argmax()], True
+    return centres
 
 
 def measure_clusters(found: Clusters, points: Tensor) -> Clusters:

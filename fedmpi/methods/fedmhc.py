@@ -96,9 +96,10 @@ class FedMHC(Method):
         """Train w and theta in turns, theta pulled to the w that moves beside it (algorithm 1, line 11)."""
         def step(state: tuple[Tensor, ...], grad: Callable[..., Tensor]) -> tuple[Tensor, ...]:
             w, theta, u, v = state
+            # w's gradient comes last, so that the client keeps the running statistics of the model that it shares.
+            g = grad(self.model, theta)
             u = data.momentum * u + grad(self.model, w)
             w = w - data.lr * u
-            g = grad(self.model, theta)
             v = data.momentum * v + (g + self.lam * zero_statistics(theta - w, self.model.buffers))
             return w, theta - data.lr * v, u, v
         w, theta, _, _ = data.scan(step, (w, theta, torch.zeros_like(w), torch.zeros_like(theta)))

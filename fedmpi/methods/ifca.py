@@ -96,7 +96,8 @@ class IFCA(Method):
         z = up.z.gather().flatten()
         n = None if self.average == "equal" else who.sizes
         parts = up.w[self.cut:].mean_by(z, self.k, old=shared.parts, weight=n)
-        who.log(clusters=z.numpy(), k=self.k, distance=float(up.w[self.cut:].distances(z, parts).mean()))
+        blocks = (self.model.head if self.shared_body else self.model).trainable
+        who.log(clusters=z.numpy(), k=self.k, distance=float(up.w[self.cut:].distances(z, parts, blocks).mean()))
         if self.average == "share":
             s = np.bincount(z, who.sizes, minlength=self.k) / who.sizes.sum()
             parts = shared.parts.lerp(parts, torch.from_numpy(s).to(parts)[:, None])

@@ -12,6 +12,16 @@ def table_row(table: Tensor, i: Tensor) -> Tensor:
     return table.index_select(0, i.remainder(len(table))[None])[0] if table.is_cuda else table[i]
 
 
+def average_used_rows(table: Tensor, start: Tensor) -> Tensor:
+    """Return the mean of the rows of a table (k, d) that have changed since all were `start` (d,); of all if none has.
+
+    So clusters that never had a member have no part in it."""
+    used = (table != start).any(1)
+    mean = (table * (used / used.sum().clamp(min=1))[:, None]).sum(0)
+    # Where all rows count, the plain mean: its last bits may be others.
+    return torch.where(used.all() | ~used.any(), table.mean(0), mean)
+
+
 def find_lowest(losses: Tensor) -> Tensor:
     """Return the position of the lowest loss, (), the first of equal ones. A model whose loss is NaN is chosen
     by nobody: argmin alone would take it for the lowest."""

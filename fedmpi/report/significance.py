@@ -73,19 +73,23 @@ class MeanRanks(NamedTuple):
     """Mean ranks of rows over blocks, a column with a seed each; 1 is the best."""
     rows: list[str]
     means: list[float]
+    # in how many columns and seeds the rows were ranked, and in how many columns
     blocks: int
+    columns: int
 
     @property
     def critical_difference(self) -> float:
-        """Two rows differ at LEVEL if their mean ranks are further apart than this."""
+        """Two rows differ at LEVEL if their mean ranks are further apart than this.
+
+        Seeds of a column are repetitions and no further data sets, so a column counts once."""
         from scipy.stats import studentized_range
         k = len(self.rows)
         return float(studentized_range.ppf(1 - LEVEL, k, np.inf)) / math.sqrt(2) * math.sqrt(
-            k * (k + 1) / (6 * self.blocks))
+            k * (k + 1) / (6 * self.columns))
 
     @property
     def can_differ(self) -> bool:
-        """Whether the first and the last of so many rows could differ at LEVEL: with few blocks no rows can."""
+        """Whether the first and the last of so many rows could differ at LEVEL: with few columns no rows can."""
         return self.critical_difference < len(self.rows) - 1
 
 
@@ -236,14 +240,15 @@ def rank_rows(results: Results) -> MeanRanks | None:
              for row in results.rows}
     rows = [row for row in results.rows if row not in results.variants
             and (any(found[row].values()) or not all(run.outcome.result for run in results.runs if run.row == row))]
-    places = [(column, seed) for column in results.columns for seed in results.seeds]
-    blocks = [[-np.nanmean(found[row][column][seed]) for row in rows] for column, seed in places
+    places = [(column, seed) for column in results.columns for seed in results.seeds
               if all(seed in found[row][column] for row in rows)]
+    blocks = [[-np.nanmean(found[row][column][seed]) for row in rows] for column, seed in places]
     if len(rows) < 3 or len(blocks) < 2:
         return None
     values = np.array(blocks)
     values = round_noise(values, find_typical_size(results.task, [values.ravel()]))
-    return MeanRanks(rows, rankdata(values, axis=1).mean(0).tolist(), len(blocks))
+    return MeanRanks(rows, rankdata(values, axis=1).mean(0).tolist(), len(blocks),
+                     len({column for column, _ in places}))
 
 
 def tests_to_markdown(found: list[Comparison]) -> str:

@@ -12,7 +12,7 @@ from fedmpi.method import Participants
 
 class Part(str):
     """A part of a network without running statistics, by its name."""
-    buffers = ()
+    buffers, trainable = (), (slice(None),)
 
 
 # what a network without running statistics says of these
@@ -20,8 +20,9 @@ PLAIN = {"buffers": (), "trainable": (slice(None),)}
 
 
 def bare(name: str, model=None, net=None, rear=None, **settings):
-    """Return a method without a network; `model` stands in for what the method uses of it."""
-    parts = {"model": model or SimpleNamespace(**PLAIN, head=Part("head")), "net": net, "tail": rear}
+    """Return a method without a network; `model` stands in for what the method uses of it. No row equals its start."""
+    model = model or SimpleNamespace(**PLAIN, head=Part("head"), start=torch.tensor(torch.inf))
+    parts = {"model": model, "net": net, "tail": rear}
     return registry.find_class("methods", name)(**settings, **{k: v for k, v in parts.items() if v is not None})
 
 

@@ -25,20 +25,31 @@ def client(ref, i, t, omega, lam, inner, lr_p):
 
 
 def written(ref, K, lam, inner, lr_p, a):
-    Omega, context = torch.stack([ref.start] * K), {}
+    Omega, context, used = torch.stack([ref.start] * K), {}, []
     theta = dict.fromkeys(range(len(ref.data)), ref.start)
     for t in range(ROUNDS):
         ids, sent = ref.who(t).ids, []
         for i in ids:
-            omega = Omega[context[i]] if i in context else Omega.mean(0)
+            omega = Omega[context[i]] if i in context else Omega[used or range(K)].mean(0)
             theta[i], omega = client(ref, i, t, omega, lam, inner, lr_p)
             sent.append(omega)
-        labels = lloyd(torch.stack(sent), Omega, (ref.config.seed, t), ref.who(t).some_are_absent)
+        begin = found_others(torch.stack(sent), Omega, used)
+        labels = lloyd(torch.stack(sent), begin, (ref.config.seed, t), ref.who(t).some_are_absent)
+        used = sorted({*used, *labels.tolist()})
         for k in set(labels.tolist()):
             mean = ref.mean([w for w, label in zip(sent, labels, strict=True) if label == k])
             Omega[k] = (1 - a) * Omega[k] + a * mean
         context |= dict(zip(ids.tolist(), labels.tolist(), strict=True))
     return Omega, theta, context
+
+
+def found_others(rows, Omega, used):
+    """Return the contexts, where each that never had a member is the row farthest from all that had one."""
+    Omega = Omega.clone()
+    for k in set(range(len(Omega))).difference(used) if used else ():
+        nearest = [min(float((row - Omega[j]).norm()) for j in used) for row in rows]
+        Omega[k], used = rows[int(np.argmax(nearest))], [*used, k]
+    return Omega
 
 
 @pytest.mark.usefixtures("momentum")

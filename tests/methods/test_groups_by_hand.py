@@ -183,7 +183,7 @@ def test_fesems_clients_go_to_the_nearest_centre_until_nobody_moves(weights, cen
 
 def test_fesem_moves_on_until_nobody_moves():
     """The client at 5.1 goes to the centre at 10, and goes back when the centres are at 8.55 and 4.25."""
-    m, turn = bare("fesem", network([0.]), k=2), who([0, 1, 2, 3], [1] * 4)
+    m, turn = bare("fesem", network([-1.]), k=2), who([0, 1, 2, 3], [1] * 4)
     found = m.server(state("fesem", w=[[0.], [10.]], of=[0, 0, 1, 1], n=1.), up(w=[[4.], [4.5], [5.1], [12.]]), turn)
     assert turn.facts["clusters"].tolist() == [0, 0, 0, 1] and turn.facts["iterations"] == 3
     same(found.w, [[13.6 / 3], [12.]])

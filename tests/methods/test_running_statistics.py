@@ -49,6 +49,7 @@ def go_with(momentum, name, settings):
     ("cfl", {"after": 1, "eps1": 2., "eps2": 0., "M": 3}), ("fedamp", {}), ("fedamp", {"form": "heuristic"}),
     ("fedgroup", {"K": 2, "first": 1}), ("pfedcam", {"K": 2}), ("cgpfl", {"K": 2}), ("lcfed", {"K": 2, "D": 3}),
     # several parts are chosen by their losses, which statistics do change
+    ("ifca", {"k": 1}), ("ifca", {"k": 1, "shared_body": True}),
     ("fedcps", {"k": 1, "layers": 1}), ("fesem", {"k": 2}), ("fesem", {"k": 2, "layers": ["base"]})])
 def test_statistics_do_not_count_where_models_are_compared(name, settings):
     slow, fast = (go_with(momentum, name, settings) for momentum in (.1, .9))

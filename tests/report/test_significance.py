@@ -162,17 +162,17 @@ def test_mean_ranks_over_blocks_in_which_all_rows_are_finished(results, tmp_path
     # There is one block.
     assert rank_rows(results) is None
     for row, accuracies in OF.items():
-        for seed in (2, 3):
-            values = OF["A"] if row == "B" and seed == 3 else accuracies
-            results.runs.append(ReportRun(row, "x", seed, made.run(
-                tmp_path / f"{row}{seed}", result={"ranks": 1}, history={"round": [1], "accuracy": [values]})))
-    results.seeds += [2, 3]
+        for column in "yz":
+            values = OF["A"] if row == "B" and column == "z" else accuracies
+            results.runs.append(ReportRun(row, column, 0, made.run(
+                tmp_path / f"{row}{column}", result={"ranks": 1}, history={"round": [1], "accuracy": [values]})))
+    results.columns = ["x", "y", "z"]
     ranks = rank_rows(results)
-    # Blocks 0 and 2 have the order A, C, B; in block 3 A and B share the first two places.
-    assert ranks.blocks == 3 and ranks.means == pytest.approx([(1 + 1 + 1.5) / 3, (3 + 3 + 1.5) / 3, (2 + 2 + 3) / 3])
+    # x and y have the order A, C, B; in z A and B share the first two places.
+    assert ranks[2:] == (3, 3) and ranks.means == pytest.approx([3.5 / 3, (3 + 3 + 1.5) / 3, (2 + 2 + 3) / 3])
     axes, = draw_mean_ranks(results).axes
     assert {text.get_text() for text in axes.texts} == {"A (1.17)", "C (2.33)", "B (2.50)"}
-    assert "critical difference 1.91)" in axes.get_xlabel()
+    assert "(critical difference of 3 columns 1.91)" in axes.get_xlabel()
     # a point for each row, and a bar over all three
     assert [len(line.get_xdata()) for line in axes.lines] == [1, 1, 1, 2]
     # names stand inside the frame
@@ -184,14 +184,14 @@ def test_mean_ranks_over_blocks_in_which_all_rows_are_finished(results, tmp_path
 
 
 def test_no_bar_joins_rows_that_no_result_could_tell_apart(results, tmp_path):
-    """Of two blocks and three rows the critical difference is 2.34, and the largest difference of mean ranks 2."""
+    """Of one column and three rows the critical difference is 3.31, and the largest difference of mean ranks 2."""
     rank_more_seeds(results, tmp_path)
     results.seeds = [0, 2]
     ranks = rank_rows(results)
-    assert ranks.blocks == 2 and not ranks.can_differ and ranks.critical_difference == pytest.approx(2.343, abs=1e-3)
+    assert ranks[2:] == (2, 1) and not ranks.can_differ and ranks.critical_difference == pytest.approx(3.314, abs=1e-3)
     axes, = draw_mean_ranks(results).axes
     assert [len(line.get_xdata()) for line in axes.lines] == [1, 1, 1]
-    assert "2.34:\nwith so few, no difference could be significant)" in axes.get_xlabel()
+    assert "3.31:\nwith so few, no difference could be significant)" in axes.get_xlabel()
 
 
 def test_a_variant_has_no_rank(results, tmp_path):
@@ -251,7 +251,7 @@ def test_means_that_are_equal_on_paper_share_a_rank(results, tmp_path):
 @pytest.mark.parametrize("rows, q", [(3, 2.343), (4, 2.569), (10, 3.164)])
 def test_the_critical_difference_is_that_of_the_printed_table(rows, q):
     """q is as Demsar prints it for level .05 (table 5a)."""
-    ranks = MeanRanks([str(i) for i in range(rows)], [0.] * rows, 14)
+    ranks = MeanRanks([str(i) for i in range(rows)], [0.] * rows, 99, 14)
     assert ranks.critical_difference == pytest.approx(q * np.sqrt(rows * (rows + 1) / (6 * 14)), abs=2e-3)
 
 

@@ -84,6 +84,8 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.report.significance:has_same_samples", "run.data_settings[name] == other.data_settings[name]", "True"),
     ("fedmpi.report.significance:MeanRanks.can_differ", "len(self.rows) - 1", "len(self.rows)"),
     ("fedmpi.report.significance:rank_rows", "if row not in results.variants", "if row"),
+    ("fedmpi.report.significance:rank_rows", "len({column for column, _ in places})", "len(places)"),
+    ("fedmpi.report.significance:MeanRanks.critical_difference", "6 * self.columns", "6 * self.blocks"),
     ("fedmpi.report.significance:explain_tests", "2 * rows / LEVEL", "2 / LEVEL"),
     ("fedmpi.report.significance:compare_column", "reference == results.baseline)", "True)"),
     ("fedmpi.report.tables:make_table", "len(found) - missing - len(values) if values",
