@@ -1,4 +1,5 @@
-"""Search FedMHC's rate and pull with Optuna: `python examples/search_with_optuna.py [TRIALS]`.
+"""Search FedMHC's rate and pull with Optuna: `python examples/search_with_optuna.py [TRIALS]`, after
+`pip install optuna`.
 
 Trials are compared on validation samples, and a trial that falls behind is pruned after a few rounds. The test samples
 are looked at once, for the settings that won."""

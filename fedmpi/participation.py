@@ -52,7 +52,7 @@ class Availability:
     """When clients can take part, from a file."""
     title = "availability"
     file: Annotated[str, "CSV or JSON file with the columns client, begin and end, a row for each time; a client "
-                    "without a row never takes part"]
+                    "without a row takes part in no round"]
     unit: Annotated[Literal["rounds", "seconds"], "what begin and end count: rounds from 1, both included; or "
                     "simulated seconds from 0, of which the end is not part"] = "rounds"
     repeat: Annotated[float | None, Gt(0), "after so many rounds or seconds the times begin again; null: never"] = None

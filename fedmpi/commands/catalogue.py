@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 # The traffic of methods is given for a federation of so many clients.
 CLIENTS = 20
 TRAFFIC_UNITS = f"in float32 numbers (P: the model, h: its head), with the default settings and {CLIENTS} clients"
+# What stands for numbers that are no sum of these.
+UNKNOWN_TRAFFIC = "?"
 # (features, hidden units) of networks: three of them fix the law of a method's traffic, the last one tests it.
 TRAFFIC_PROBES = ((4, 3), (6, 3), (4, 5), (7, 6))
 KIND_COLUMNS = {"methods": ["name", "title", "paper", "evaluated model", "down", "up"],
@@ -93,7 +95,8 @@ def list_kind(kind: str) -> str:
         rows.append([found.get(KEYS.get(head, head), "") for head in KIND_COLUMNS[kind]])
     hint = f"`fedmpi {kind} NAME` explains one and lists its settings."
     if kind == "methods":
-        hint = f"down, up: what a participant receives and sends in a round, {TRAFFIC_UNITS}. {hint}"
+        hint = (f"down, up: what a participant receives and sends in a round, {TRAFFIC_UNITS}; {UNKNOWN_TRAFFIC}: "
+                f"not a sum of these, see `fedmpi plan`. {hint}")
     return f"{format_columns(KIND_COLUMNS[kind], rows)}\n\n{wrap_paragraphs(hint)}"
 
 
@@ -103,10 +106,11 @@ def explain(kind: str, name: str) -> str:
     title = found["title"] if found["title"] == name else f"{found['title']} ({name})"
     parts = [title, wrap_paragraphs(read_documentation(kind, registry.find_class(kind, name)))]
     if kind == "methods":
+        exchanged = (f"a participant receives {found['down']} and sends {found['up']}, {TRAFFIC_UNITS}"
+                     if UNKNOWN_TRAFFIC not in (found["down"], found["up"]) else
+                     "what a participant receives and sends depends on further sizes; `fedmpi plan CONFIG` shows it")
         parts.append(format_pairs([("paper", found["paper"]), ("evaluated model", found["judged_by"]),
-                            ("new clients", found["newcomers"]),
-                            ("a round",
-                             f"a participant receives {found['down']} and sends {found['up']}, {TRAFFIC_UNITS}")]))
+                                   ("new clients", found["newcomers"]), ("a round", exchanged)]))
     if found["settings"]:
         parts.append(format_setting_rows(found["settings"]))
     return "\n\n".join([*filter(None, parts), show_usage(kind, found)])
@@ -153,12 +157,12 @@ def format_scalar(value: object) -> str:
 
 @cache
 def describe_traffic(cls: type) -> tuple[str, str]:
-    """Return what a participant receives and sends in a round, as laws in P and h; "?" if there is no such law."""
+    """Return what a participant receives and sends in a round, as laws in P and h; UNKNOWN_TRAFFIC if there is none."""
     try:
         probes = [count_exchanged(cls, *sizes) for sizes in TRAFFIC_PROBES]
     # A method of a third party may want other samples, or have settings without defaults.
     except Exception:
-        return "?", "?"
+        return UNKNOWN_TRAFFIC, UNKNOWN_TRAFFIC
     return fit_law([p[:2] for p in probes], [p[2] for p in probes]), fit_law([p[:2] for p in probes],
                                                                              [p[3] for p in probes])
 
@@ -183,7 +187,7 @@ def fit_law(sizes: list[tuple[int, int]], numbers: list[float]) -> str:
     known = np.array([(*pair, 1) for pair in sizes], float)
     factors = np.rint(np.linalg.lstsq(known, np.array(numbers), rcond=None)[0])
     if not np.array_equal(known @ factors, numbers):
-        return "?"
+        return UNKNOWN_TRAFFIC
     terms = [format_term(int(f), letter) for f, letter in zip(factors, ("P", "h", ""), strict=True) if f]
     return " ".join(terms).removeprefix("+ ") or "nothing"
 

@@ -82,6 +82,14 @@ def test_a_list_has_a_row_per_name_and_keeps_to_the_width(kind, columns, monkeyp
 def test_a_method_says_what_a_round_sends(name, down, up):
     found = catalogue.describe_entry("methods", name)
     assert (found["down"], found["up"]) == (down, up)
+    said = " ".join(catalogue.explain("methods", name).split())
+    assert f"a participant receives {down} and sends {up}, in float32" in said
+
+
+def test_a_method_whose_traffic_is_no_such_sum_says_where_it_is_shown():
+    said = " ".join(catalogue.explain("methods", "fedcr").split())
+    assert "a round what a participant receives and sends depends on further sizes; `fedmpi plan CONFIG` shows" in said
+    assert "?" not in said.partition("a round")[2].partition("setting")[0]
 
 
 def test_a_listing_has_its_heads_and_says_what_they_mean():
@@ -91,8 +99,8 @@ def test_a_listing_has_its_heads_and_says_what_they_mean():
     assert rows["fedavg"].split()[1] == "FedAvg" and rows["fedavg"].split()[-2:] == ["P", "P"]
     said = " ".join(text.rpartition("\n\n")[2].split())
     assert said == ("down, up: what a participant receives and sends in a round, in float32 numbers (P: the model, h: "
-                    "its head), with the default settings and 20 clients. `fedmpi methods NAME` explains one and lists "
-                    "its settings.")
+                    "its head), with the default settings and 20 clients; ?: not a sum of these, see `fedmpi plan`. "
+                    "`fedmpi methods NAME` explains one and lists its settings.")
     assert catalogue.list_kind("models").endswith("\n\n`fedmpi models NAME` explains one and lists its settings.")
     assert catalogue.list_kind("models").splitlines()[0].split() == ["name", "what", "it", "is"]
 
