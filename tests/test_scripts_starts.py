@@ -49,14 +49,15 @@ def test_a_start_that_dies_on_its_way_does_not_end_the_job(cluster):
 
 def test_a_first_start_that_is_killed_on_its_way_is_tried_again(cluster):
     """A launcher that loses a rank kills the others. A first start that ends by itself is not set up well."""
-    for _ in range(3):
-        done = cluster.run("rmdir $OUT/checkpoints $OUT 2>/dev/null; exit 137")
-        assert done.requeued == "requeue 7\n" and done.said.endswith("job 7: stopped with code 137 and starts again\n")
+    for code in (137, 9, 137):
+        done = cluster.run(f"rmdir $OUT/checkpoints $OUT 2>/dev/null; exit {code}")
+        assert done.requeued == "requeue 7\n" and done.said.endswith(f"7: stopped with code {code} and starts again\n")
         (cluster.folder / "scontrol.words").unlink()
     said = cluster.run("exit 137").said
     assert said.endswith("137, not started again: 4 starts in a row died before the run began\n")
-    done = cluster.run("exit 128")
-    assert (done.code, done.requeued) == (128, "") and "no round was gained" in done.said
+    for code in (128, 193, 255, 16):
+        done = cluster.run(f"exit {code}", out=f"of-{code}", job=JobScript("c.yaml", out=f"of-{code}"))
+        assert (done.code, done.requeued) == (code, "") and "no round was gained" in done.said
 
 
 def test_the_mark_of_a_refusal_is_that_of_this_start(cluster):

@@ -149,7 +149,7 @@ def replace_entries(table: Tensor, ids: np.ndarray, values: np.ndarray) -> Tenso
 
 def cluster_models(rows: RowsLike, squares: RowsLike, centres: Tensor, seed: tuple[int, ...], *,
                    keep_empty: bool, blocks: Sequence[slice] = (slice(None),),
-                   unused: Tensor | None = None) -> Clusters:
+                   unused: Tensor | None = None, founders: Tensor | None = None) -> Clusters:
     """Cluster long rows as `kmeans` would, though they lie at several ranks, and measure `distance`.
 
     Args:
@@ -159,7 +159,8 @@ def cluster_models(rows: RowsLike, squares: RowsLike, centres: Tensor, seed: tup
         seed: numbers that seed k-means++.
         keep_empty: whether clusters without rows keep their centre; see `kmeans`.
         blocks: the slices of a row that count, also in `squares`; `model.trainable` leaves running statistics out.
-        unused: which centres never had a row, (k,) bool, see `seed_unused`; only if `keep_empty`."""
+        unused: which centres never had a row, (k,) bool, see `seed_unused`; only if `keep_empty`.
+        founders: which rows may become such centres, (n,) bool: those of clients without a cluster."""
     origin, k, to_centres = centres.mean(0), len(centres), squares.gather().double()
     gram = rows.gram(origin, blocks=blocks)
     centres, origin = (torch.cat([values[..., block] for block in blocks], -1) for values in (centres, origin))
@@ -173,7 +174,7 @@ def cluster_models(rows: RowsLike, squares: RowsLike, centres: Tensor, seed: tup
     points = embed_rows(torch.cat([torch.cat([gram, across], 1), torch.cat([across.T, products], 1)]))
     start = points[-k:][find_first_equal(to_centres.T)]
     if keep_empty and unused is not None:
-        start = seed_unused(points[:-k], start, unused)
+        start = seed_unused(points[:-k][founders], start, unused)
     return measure_clusters(kmeans(points[:-k], k, start, seed, keep_empty=keep_empty), points[:-k])
 
 
@@ -193,11 +194,11 @@ def seed_unused(rows: Tensor, centres: Tensor, unused: Tensor) -> Tensor:
     or that have become one before it. Else it would stay where all began, and might draw most later rows.
 
     Args:
-        rows: (n, d).
+        rows: (n, d), those of clients that are in no cluster yet.
         centres: (k, d), those without a row all alike.
         unused: which ones never had a row, (k,) bool; none if all of them."""
     from scipy.spatial.distance import cdist
-    if unused.all() or not unused.any():
+    if unused.all() or not unused.any() or not len(rows):
         return centres
     centres, known = centres.clone(), ~unused
     for j in torch.nonzero(unused).flatten():

@@ -31,11 +31,11 @@ def write_events(folders: list[Path]) -> str:
 
 
 def silence_refused_writes() -> None:
-    """Let no thread print the traceback of a write that the disk refuses: the library's own thread meets it, too."""
+    """Let TensorBoard's thread print no traceback of a write that the disk refuses, which is reported without it."""
     before = threading.excepthook
 
     def report(failure: threading.ExceptHookArgs) -> None:
-        if not isinstance(failure.exc_value, OSError):
+        if not (isinstance(failure.exc_value, OSError) and type(failure.thread).__module__.startswith("tensorboard.")):
             before(failure)
     threading.excepthook = report
 

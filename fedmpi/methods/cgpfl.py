@@ -9,12 +9,12 @@ Departures. k-means starts from the contexts as they are (by k-means++ the first
 context keeps its model while some clients do not take part; if all do, scikit-learn moves it to a far client's. theta
 starts each round at omega and carries over from batch to batch. A client that never took part starts from the mean of
 the contexts that have had members. Where contexts are far apart, it may then join the one nearest to that mean,
-whatever its data are. If fewer clients than contexts take part in the first round, later models that are far from all
-contexts become the first members of the others. Whole models are clustered as points with the same distances, which
-follow from the inner products of all omega_i. All steps are plain: they ignore the run's momentum, and other settings
-of the optimizer are refused. lr_p changes over the rounds as eta does.
+whatever its data are. If fewer clients than contexts take part in the first round, clients that take part for the
+first time later found the others, those with the farthest models first. Whole models are clustered as points with the
+same distances, which follow from the inner products of all omega_i. All steps are plain: they ignore the run's
+momentum, and other settings of the optimizer are refused. lr_p changes over the rounds as eta does.
 New clients. The paper says nothing of them. Ours train for a round from that mean of the contexts, as a client does
-that never took part, then for a round from the context nearest to the result.
+that never took part, then for a round from the nearest of these to the result.
 Defaults. lam, inner and lr_p are those of pFedMe; none was tuned here."""
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from torch import Tensor
 from fedmpi.clustering.kmeans_and_linkage import cluster_models, replace_entries
 from fedmpi.method import WHOLE, ClientData, Method, Participants, RowsByField, nbytes
 from fedmpi.models.slices import take_statistics, zero_statistics
-from fedmpi.models.tables import average_used_rows, table_row
+from fedmpi.models.tables import average_used_rows, find_nearest_used, list_used_rows, table_row
 from fedmpi.settings import Ge, Gt, Le, ModelCount, refuse_overshoot
 
 
@@ -81,11 +81,14 @@ class CGPFL(Method):
     def find_context(self, shared: Shared, data: ClientData) -> Tensor:
         """Return the client's context (d,); the mean of the used ones if it never took part."""
         k = table_row(shared.context, data.id)
-        return torch.where(k < 0, self.average_contexts(shared), table_row(shared.Omega, k))
+        own = table_row(shared.Omega, k)
+        if not data.any_client(k < 0):
+            return own
+        return torch.where(k < 0, average_used_rows(shared.Omega, self.list_used(shared)), own)
 
-    def average_contexts(self, shared: Shared) -> Tensor:
-        """Return the mean of the contexts that have had members, (d,)."""
-        return average_used_rows(shared.Omega, self.model.start)
+    def list_used(self, shared: Shared) -> Tensor:
+        """Return which contexts have had members, (K,) bool."""
+        return list_used_rows(shared.Omega, self.model.start, self.model.buffers)
 
     def find_start_model(self, shared: Shared, mine: Mine, up: Up, data: ClientData) -> Tensor:
         """Return the model that the round began from, for _cam.CAM."""
@@ -110,14 +113,15 @@ class CGPFL(Method):
         return (zero_statistics(shared.Omega - omega, self.model.buffers) ** 2).sum(1)
 
     def serve_newcomer(self, shared: Shared, mine: Mine, data: ClientData) -> Tensor:
-        _, omega = self.train_from(self.average_contexts(shared), data)
-        nearest = self.measure_squares(shared, omega).argmin()
+        used = self.list_used(shared)
+        _, omega = self.train_from(average_used_rows(shared.Omega, used), data)
+        nearest = find_nearest_used(self.measure_squares(shared, omega), used)
         return self.train_from(table_row(shared.Omega, nearest), data)[0]
 
     def server(self, shared: Shared, up: RowsByField, who: Participants) -> Shared:
         found = cluster_models(up.omega, up.squares, shared.Omega, (who.seed, who.round),
                                keep_empty=who.some_are_absent, blocks=self.model.trainable,
-                               unused=(shared.Omega == self.model.start).all(1))
+                               unused=~self.list_used(shared), founders=shared.context[who.ids] < 0)
         means = up.omega.mean_by(found.labels, self.K, shared.Omega)
         who.log(clusters=found.labels, k=self.K, iterations=found.iterations, distance=found.distance)
         return Shared(torch.lerp(shared.Omega, means, self.a), replace_entries(shared.context, who.ids, found.labels))

@@ -6,17 +6,16 @@ Server: assigns each model to the nearest centre by L2 and takes the mean of eac
 moves. The first centres are those of k-means++ after one local round (best of 10). A centre without members stays.
 Cost. Exact k-means of whole models costs rank 0 a gram matrix: n^2 d multiply-adds and every participant's row once a
 round. `layers` makes the rows shorter; the members' mean is still taken over all layers.
-`keep` is the client side of FeSEM-CAM (Ma et al., 2023, eqs. 12 and 13): a client goes on from its own theta_i,
-pulled to its centre by lam. `scale_by_share` puts the factor n_i / n that eq. 13 prints on the gradient. n counts the
-samples of the participants of the round before, which is all that the server knows; in the first round the factor is
-1.
-New clients. The paper says nothing of them. Ours train for a round from that mean of the centres, as a client in its
-first round, and take the nearest centre by L2.
+`keep` is the client side of FeSEM-CAM (Ma et al., 2023, eqs. 12 and 13): a client goes on from its own theta_i, pulled
+to its centre by lam. `scale_by_share` puts the factor n_i / n that eq. 13 prints on the gradient. n counts the samples
+of the participants of the round before, which is all that the server knows; in the first round the factor is 1.
+New clients. The paper says nothing of them. Ours train for a round from the mean of the centres that have had members,
+as a client in its first round, and take the nearest of these by L2.
 Departures. A client that has not taken part yet belongs to no cluster: it starts from the mean of the centres that
 have had members, and is evaluated with it. Where centres are far apart, it may then join the one nearest to that mean,
-whatever its data are. If fewer clients than clusters take part in the first round, later models that are far from all
-centres become the first members of the other clusters. The ledger counts k models down, as FedMHC's table II does,
-though a client needs only its own centre.
+whatever its data are. If fewer clients than clusters take part in the first round, clients that take part for the
+first time later found the other clusters, those with the farthest models first. The ledger counts k models down, as
+FedMHC's table II does, though a client needs only its own centre.
 Defaults. None was tuned here."""
 from __future__ import annotations
 
@@ -38,7 +37,7 @@ from fedmpi.errors import BadInput
 from fedmpi.method import WHOLE, ClientData, Method, Nothing, Participants, RowsByField, Weights, nbytes
 from fedmpi.models.flat import Model
 from fedmpi.models.slices import join_slices, remove_slices
-from fedmpi.models.tables import average_used_rows, table_row
+from fedmpi.models.tables import average_used_rows, find_nearest_used, list_used_rows, table_row
 from fedmpi.settings import Ge, ModelCount
 
 # Random starts of the first k-means
@@ -105,11 +104,14 @@ class FeSEM(Method):
     def find_centre(self, shared: Shared, data: ClientData) -> tuple[Tensor, Tensor]:
         """Return the centre of the client's cluster, and whether it has one."""
         j = table_row(shared.of, data.id)
-        return torch.where(j >= 0, table_row(shared.w, j.clamp(min=0)), self.average_centres(shared)), j >= 0
+        own = table_row(shared.w, j.clamp(min=0))
+        if not data.any_client(j < 0):
+            return own, j >= 0
+        return torch.where(j >= 0, own, average_used_rows(shared.w, self.list_used(shared))), j >= 0
 
-    def average_centres(self, shared: Shared) -> Tensor:
-        """Return the mean of the centres that have had members, (d,)."""
-        return average_used_rows(shared.w, self.model.start)
+    def list_used(self, shared: Shared) -> Tensor:
+        """Return which centres have had members, (k,) bool."""
+        return list_used_rows(shared.w, self.model.start, self.model.buffers)
 
     def find_start_model(self, shared: Shared, mine: Mine | Nothing, up: Up, data: ClientData) -> Tensor:
         """Return the model that a client's local training began from."""
@@ -131,18 +133,18 @@ class FeSEM(Method):
         return share * self.model.loss(w, x, y)
 
     def serve_newcomer(self, shared: Shared, mine: Mine | Nothing, data: ClientData) -> Weights:
-        theta = data.descend(self.model, self.average_centres(shared))
+        used = self.list_used(shared)
+        theta = data.descend(self.model, average_used_rows(shared.w, used))
         apart = sum(((shared.w[:, part] - theta[part]) ** 2).sum(1) for part in self.slices)
-        return table_row(shared.w, torch.as_tensor(apart).argmin())
+        return table_row(shared.w, find_nearest_used(torch.as_tensor(apart), used))
 
     def server(self, shared: Shared, up: RowsByField, who: Participants) -> Shared:
         weight = who.sizes if self.weights == "samples" else None
         points = embed_rows(up.w.gram(beside=shared.w, blocks=self.slices))
         rows, centres = points[:len(who.ids)], points[len(who.ids):]
         # of equal centres, which clusters without a member have, the first one
-        start = None if (shared.of < 0).all() else seed_unused(rows, centres[
-            find_first_equal(torch.cat([shared.w[:, part] for part in self.slices], 1))],
-            (shared.w == self.model.start).all(1))
+        start = None if (shared.of < 0).all() else seed_unused(rows[shared.of[who.ids] < 0], centres[
+            find_first_equal(torch.cat([shared.w[:, part] for part in self.slices], 1))], ~self.list_used(shared))
         found = kmeans(rows, self.k, start, (who.seed, who.round + 1), weight, TRIES, keep_empty=True)
         who.log(clusters=found.labels, k=self.k, iterations=found.iterations,
                 distance=compute_mean_distance(rows, found.labels, weight))

@@ -4,6 +4,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fedmpi.models.slices import zero_statistics
+
 
 def table_row(table: Tensor, i: Tensor) -> Tensor:
     """Return table[i] for a tensor i without dimensions, such as a client's cluster; -1 is the last row.
@@ -12,14 +14,22 @@ def table_row(table: Tensor, i: Tensor) -> Tensor:
     return table.index_select(0, i.remainder(len(table))[None])[0] if table.is_cuda else table[i]
 
 
-def average_used_rows(table: Tensor, start: Tensor) -> Tensor:
-    """Return the mean of the rows of a table (k, d) that have changed since all were `start` (d,); of all if none has.
+def list_used_rows(table: Tensor, start: Tensor, buffers: list[slice]) -> Tensor:
+    """Return which rows of a table (k, d), such as the models of clusters, have changed since all were `start` (d,), as
+    (k,) bool. Running statistics, at `buffers`, do not count: where they stay with clients, the table has none."""
+    return (zero_statistics(table - start, buffers) != 0).any(1)
 
-    So clusters that never had a member have no part in it."""
-    used = (table != start).any(1)
+
+def average_used_rows(table: Tensor, used: Tensor) -> Tensor:
+    """Return the mean of the used rows of a table (k, d); of all, if none is used."""
     mean = (table * (used / used.sum().clamp(min=1))[:, None]).sum(0)
     # Where all rows count, the plain mean: its last bits may be others.
     return torch.where(used.all() | ~used.any(), table.mean(0), mean)
+
+
+def find_nearest_used(apart: Tensor, used: Tensor) -> Tensor:
+    """Return the position of the smallest distance among the used rows, (); among all, if none is used."""
+    return torch.where(used | ~used.any(), apart, torch.inf).argmin()
 
 
 def find_lowest(losses: Tensor) -> Tensor:

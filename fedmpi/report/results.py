@@ -13,7 +13,7 @@ import numpy as np
 from fedmpi import registry
 from fedmpi.config import schema
 from fedmpi.config.evaluation import NEW_CLIENTS_ENDING
-from fedmpi.errors import BadInput
+from fedmpi.errors import BadInput, StorageError
 from fedmpi.faults import choose_attackers, read_attack
 from fedmpi.json_values import JsonObject, flatten_settings
 from fedmpi.storage import run_status
@@ -68,10 +68,11 @@ class ReportRun:
 
     @cached_property
     def history(self) -> dict[str, np.ndarray]:
-        """Every measure by round and client, see `history.read_history`; {} if the file is missing or damaged."""
+        """Every measure by round and client, see `history.read_history`; {} if the file is missing, damaged, or cannot
+        be read now."""
         try:
             return read_history(self.folder / "history.h5")
-        except DamagedFile:
+        except (DamagedFile, StorageError):
             return {}
 
     @property

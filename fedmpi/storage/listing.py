@@ -20,7 +20,8 @@ def match_files(folder: Path, pattern: str) -> list[Path]:
     Raises StorageError if it is there but cannot be listed."""
     try:
         return [folder / name for name in fnmatch.filter(os.listdir(folder), pattern)]
-    except (FileNotFoundError, NotADirectoryError):
+    # A ValueError says that the name holds a NUL character.
+    except (FileNotFoundError, NotADirectoryError, ValueError):
         return []
     except OSError as error:
         raise StorageError(f"{folder} cannot be listed: {describe_reason(error)}; give this user the right to read it, "

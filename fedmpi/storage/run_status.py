@@ -109,12 +109,13 @@ def read_outcome(folder: Path, rounds: int = 0) -> Outcome:
     job = read_job_log(folder)
     # A start that has printed nothing yet is not the one of which the folder tells.
     end = End() if result or job.starts and not job.printed.strip() else read_end(folder)
-    if end.state and end.said not in job.printed and is_newer(folder / "log.txt", find_job_log(folder)):
+    alive = not result and is_run_alive(folder)
+    ended_otherwise = not STARTED.fullmatch(job.last) if alive else end.state and end.said not in job.printed
+    if ended_otherwise and is_newer(folder / "log.txt", find_job_log(folder)):
         # A start by hand, which the job's file does not know of, went on after a failure.
         job = job._replace(printed="", last="")
     code = ENDED.match(job.last)
     failed = bool(code and int(code[1]) not in (FINISHED, SAVED))
-    alive = not result and is_run_alive(folder)
     # The launcher may have another code than the run, which has said in this start that it ended in an orderly way.
     orderly = end.state == "unfinished" and end.said in job.printed
     blame = "" if alive else find_blame(job.printed)
@@ -166,6 +167,8 @@ def read_result(folder: Path) -> JsonObject | None:
         steps = result.get("steps_so_far") or {}
         if not (isinstance(steps, dict) and all(isinstance(n, int | float) for n in steps.values())):
             raise ValueError("steps_so_far is of another type")
+    except PermissionError as error:
+        raise BadInput(f"{path} cannot be read ({error.strerror}); give this user the right to read it") from None
     except (OSError, ValueError, TypeError, KeyError, RecursionError, Flaw) as error:
         remedy = ("remove it, and continue the run with --resume auto: it is written again" if holds_checkpoint(folder)
                   else "put a copy of it back, or start a new run with another --out, since no checkpoint is left")

@@ -4,6 +4,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple
 
 from fedmpi.commands.plan import Case, prepare_case
@@ -13,7 +14,7 @@ from fedmpi.data.federation import SAMPLE_PARTS
 from fedmpi.edge import FORWARD_SHARE
 from fedmpi.engines.batch_plan import get_local_training
 from fedmpi.engines.dry_run import count_round_work
-from fedmpi.errors import BadInput
+from fedmpi.errors import BadInput, StorageError
 from fedmpi.method import State
 from fedmpi.models.build import make_blank_samples
 from fedmpi.storage.listing import find_saved_round
@@ -66,7 +67,11 @@ def estimate_cost(run: PlannedRun, case: Case, rate: float) -> Cost:
     # A run that ended early has no rounds left.
     found, rounds = run.outcome(), run.settings.rounds
     # A run that is not under way goes on from its newest checkpoint.
-    kept = found.round if is_run_alive(run.folder) else find_saved_round(run.folder) or 0
+    kept = found.round
+    if not is_run_alive(run.folder):
+        kept = 0
+        with suppress(StorageError):
+            kept = find_saved_round(run.folder) or 0
     done = rounds if found.result else min(kept, rounds)
     steps, trained, begin = 0., 0., 0
     for part in list_planned_rounds(case):

@@ -29,6 +29,8 @@ from fedmpi.sweeps.job import PlannedRun
 from fedmpi.task import find_task
 from fedmpi.text import format_duration, printable
 
+# Codes of runs that were asked to stop before they could save: of a process, a shell, and MPICH's mpiexec.
+ENDED_BY_STOP = [code for number in (signal.SIGTERM, signal.SIGUSR1) for code in (-number, 128 + number, number)]
 # between two looks at the runs
 POLL_S = .2
 
@@ -160,7 +162,7 @@ class Sweep:
     def record_end(self, started: RunProcess) -> None:
         """Say what became of a run."""
         run, code = started.run, started.process.returncode
-        stopped = code == errors.SAVED or self.stopping and code in (-self.stop_signal, 128 + self.stop_signal)
+        stopped = code == errors.SAVED or self.stopping and code in ENDED_BY_STOP
         # It was refused because another process had begun it a moment before.
         elsewhere = code == errors.BAD_INPUT and is_run_alive(run.folder)
         self.note(run, IN_USE_FOR_SWEEP if elsewhere else f"{'stopped' if stopped else 'ended'} with code {code}")

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -108,9 +109,11 @@ def test_other_errors_of_threads_are_shown(monkeypatch):
     shown = []
     monkeypatch.setattr(threading, "excepthook", lambda failure: shown.append(failure.exc_value))
     tensorboard.silence_refused_writes()
-    for error in (OSError("full"), ValueError("else")):
-        threading.excepthook(threading.ExceptHookArgs((type(error), error, None, None)))
-    assert [str(error) for error in shown] == ["else"]
+    writer = import_module("tensorboard.summary.writer.event_file_writer")._AsyncWriterThread(None, None, 1)
+    for error, thread in ((OSError("full"), writer), (OSError("other"), threading.current_thread()),
+                          (ValueError("else"), writer)):
+        threading.excepthook(threading.ExceptHookArgs((type(error), error, None, thread)))
+    assert [str(error) for error in shown] == ["other", "else"]
 
 
 def test_a_missing_library_is_bad_input(monkeypatch):

@@ -33,7 +33,8 @@ def written(ref, K, lam, inner, lr_p, a):
             omega = Omega[context[i]] if i in context else Omega[used or range(K)].mean(0)
             theta[i], omega = client(ref, i, t, omega, lam, inner, lr_p)
             sent.append(omega)
-        begin = found_others(torch.stack(sent), Omega, used)
+        new = [w for i, w in zip(ids.tolist(), sent, strict=True) if i not in context]
+        begin = found_others(new, Omega, used)
         labels = lloyd(torch.stack(sent), begin, (ref.config.seed, t), ref.who(t).some_are_absent)
         used = sorted({*used, *labels.tolist()})
         for k in set(labels.tolist()):
@@ -44,9 +45,9 @@ def written(ref, K, lam, inner, lr_p, a):
 
 
 def found_others(rows, Omega, used):
-    """Return the contexts, where each that never had a member is the row farthest from all that had one."""
+    """Return the contexts, where each that never had a member is the row of a new client farthest from all that had."""
     Omega = Omega.clone()
-    for k in set(range(len(Omega))).difference(used) if used else ():
+    for k in set(range(len(Omega))).difference(used) if used and rows else ():
         nearest = [min(float((row - Omega[j]).norm()) for j in used) for row in rows]
         Omega[k], used = rows[int(np.argmax(nearest))], [*used, k]
     return Omega

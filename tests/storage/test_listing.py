@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedmpi.errors import StorageError
+from fedmpi.report.results import ReportRun
 from fedmpi.storage.checkpoint import delete_old_checkpoints, find_newest, write_checkpoint
 from fedmpi.storage.history import History, list_parts
 from fedmpi.storage.listing import find_saved_round, holds_checkpoint, list_checkpoints, match_files
@@ -80,4 +81,13 @@ def test_what_is_no_folder_holds_no_files(tmp_path):
     (tmp_path / "file.txt").touch()
     assert match_files(tmp_path / "none", "*") == match_files(tmp_path / "file", "*") == []
     assert match_files(tmp_path, "*.txt") == [tmp_path / "file.txt"]
-    assert not holds_checkpoint(tmp_path)
+    assert match_files(Path("a\0b"), "*") == [] and not holds_checkpoint(tmp_path)
+
+
+def test_a_report_does_without_a_history_that_may_not_be_read(run):
+    """One history of many must not end the report of all."""
+    write(run / "history.h5", 1)
+    shown = ReportRun("row", "column", 0, run)
+    with refused(run / "history.h5"):
+        assert shown.history == {}
+    assert ReportRun("row", "column", 0, run).history["round"].tolist() == [1]

@@ -182,6 +182,18 @@ def test_a_start_by_hand_after_a_job_that_failed(tmp_path, log, state, later):
     assert (found.starts, found.settings) == (1, "seed=1")
 
 
+def test_a_start_by_hand_that_goes_on_has_not_failed(tmp_path):
+    folder = write_log(tmp_path / "r", BEGUN, FAILED, BEGUN, "round 5")
+    held = Lock(folder)
+    failed, going = f"{FAILED}\njob 7: ended with code 1, why\n", "round 5\n"
+    for last, said in ((failed, ""), (going, "start 1 on n1: c.yaml seed=1")):
+        (tmp_path / "r.txt").write_text(START + last)
+        os.utime(folder / "log.txt", (time.time() + 9,) * 2)
+        found = read_outcome(folder)
+        assert (found.state, found.said) == ("unfinished", said)
+    held.release()
+
+
 REFUSED = START.replace("7", "8") + "fedmpi: run folder r is in use by pid 1 on n1, last sign of life 3 s ago; wait\n"
 
 

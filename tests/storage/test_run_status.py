@@ -63,6 +63,17 @@ def test_a_damaged_result_is_named_and_its_run_has_failed(tmp_path, text):
     assert str(found) == found.said
 
 
+def test_a_result_that_may_not_be_read_is_not_damaged(tmp_path, monkeypatch):
+    """Root may read every file, so the answer of the system is made up."""
+    (tmp_path / "result.json").write_text("{}")
+
+    def refuse(path):
+        raise PermissionError(13, "Permission denied")
+    monkeypatch.setattr(run_status, "open_regular", refuse)
+    with pytest.raises(BadInput, match=r"result.json cannot be read \(Permission denied\); give this user the right"):
+        run_status.read_result(tmp_path)
+
+
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: os.symlink("/nowhere/at/all", path)])
 def test_what_is_no_file_is_named_without_waiting(tmp_path, make):
     for name in ("result.json", "metrics.jsonl"):

@@ -5,6 +5,7 @@ import dataclasses
 import json
 import shlex
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -246,7 +247,7 @@ def test_the_table_s_figures(monkeypatch):
     assert lines[5].startswith("(steps: batches that the clients train on, also before the first round and to be ")
 
 
-def test_only_what_is_left_is_counted(runs):
+def test_only_what_is_left_is_counted(runs, monkeypatch):
     _, before = costs(runs)
     runs[0].folder.mkdir(parents=True)
     (runs[0].folder / "metrics.jsonl").write_text(json.dumps({"round": 1, "accuracy_mean": .1}) + "\n")
@@ -256,6 +257,10 @@ def test_only_what_is_left_is_counted(runs):
     _, after = costs(runs)
     assert after["FedAvg"].rounds == 1 and after["FedAvg"].steps == pytest.approx(before["FedAvg"].steps / 2)
     assert after["Local"] == before["Local"]
+    # The checkpoints may not be looked at, so nothing is known of them.
+    with monkeypatch.context() as blind:
+        blind.setattr("fedmpi.storage.listing.os.listdir", Mock(side_effect=PermissionError))
+        assert costs(runs)[1]["FedAvg"] == before["FedAvg"]
     # It ended early.
     (runs[0].folder / "result.json").write_text(json.dumps(
         {"rounds": 1, "ended": "stop", "digest": "0" * 64, "accuracy_mean": .1}))

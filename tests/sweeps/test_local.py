@@ -117,7 +117,7 @@ def test_the_code_says_what_became_of_all(sweep, tmp_path, does, code, ends, sta
     assert [words[words.index("--out") + 1].split("/")[-3] for words in called] == list(started)
 
 
-@pytest.mark.parametrize("end", ["exit 75", "exit 138", "trap USR1; kill -USR1 $$; sleep 9"])
+@pytest.mark.parametrize("end", ["exit 75", "exit 138", "exit 10", "exit 143", "trap USR1; kill -USR1 $$; sleep 9"])
 def test_several_ranks_are_asked_by_a_signal_after_which_no_launcher_kills_them(sweep, end):
     """Open MPI's mpiexec kills its ranks 2 s after SIGTERM."""
     code, said = sweep(f"b) stop_all TERM USR1; {end} ;;", ranks=3)
