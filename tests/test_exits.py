@@ -92,10 +92,17 @@ def here(rank=0, client=None, when=0) -> tuple:
     (here(), BadInput("so"), "fedmpi: so", 2), (here(2), BadInput("so"), "fedmpi: rank 2 of 4 on n3: so", 2),
     (here(client=5, when=6), FedmpiError("so"), "fedmpi: client 5, round 7 (rank 0 of 4 on n3): so", 1),
     (here(3, client=0), GivenUp("so"), "fedmpi: client 0, round 1 (rank 3 of 4 on n3): so", 75),
-    (here(1), StorageError("so"), "fedmpi: rank 1 of 4 on n3: so", 1),
-    (here(1), KeyboardInterrupt(), "fedmpi: interrupted by Ctrl-C", 130)])
+    (here(1), StorageError("so"), "fedmpi: rank 1 of 4 on n3: so", 1)])
 def test_last_words_say_who_failed_at_what(here, error, words, code):
     assert explain_failure(*here, error) == (words, code)
+
+
+def test_last_words_after_ctrl_c_are_a_line_without_a_traceback():
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        assert explain_failure(*here(1), KeyboardInterrupt()) == ("fedmpi: interrupted by Ctrl-C", 130)
+    finally:
+        signal.signal(signal.SIGINT, handler)
 
 
 def test_last_words_of_an_unexpected_error_bring_its_traceback():

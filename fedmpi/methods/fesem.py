@@ -105,7 +105,8 @@ class FeSEM(Method):
         """Return the centre of the client's cluster, and whether it has one."""
         j = table_row(shared.of, data.id)
         own = table_row(shared.w, j.clamp(min=0))
-        if not data.any_client(j < 0):
+        # On a GPU the host would wait for the answer.
+        if not (own.is_cuda or data.any_client(j < 0)):
             return own, j >= 0
         return torch.where(j >= 0, own, average_used_rows(shared.w, self.list_used(shared))), j >= 0
 

@@ -17,14 +17,13 @@ def table_row(table: Tensor, i: Tensor) -> Tensor:
 def list_used_rows(table: Tensor, start: Tensor, buffers: list[slice]) -> Tensor:
     """Return which rows of a table (k, d), such as the models of clusters, have changed since all were `start` (d,), as
     (k,) bool. Running statistics, at `buffers`, do not count: where they stay with clients, the table has none."""
-    return (zero_statistics(table - start, buffers) != 0).any(1)
+    return zero_statistics(table != start, buffers).any(1)
 
 
 def average_used_rows(table: Tensor, used: Tensor) -> Tensor:
     """Return the mean of the used rows of a table (k, d); of all, if none is used."""
-    mean = (table * (used / used.sum().clamp(min=1))[:, None]).sum(0)
-    # Where all rows count, the plain mean: its last bits may be others.
-    return torch.where(used.all() | ~used.any(), table.mean(0), mean)
+    counted = used | ~used.any()
+    return (table * counted[:, None]).sum(0) / counted.sum()
 
 
 def find_nearest_used(apart: Tensor, used: Tensor) -> Tensor:

@@ -69,6 +69,15 @@ def test_the_pull_of_fedmhc_to_a_moving_model_moves_no_statistics(momentum, mode
     assert torch.equal(none, pulled) and not torch.equal(*found)
 
 
+def test_a_client_keeps_the_statistics_of_the_model_that_it_shares(model):
+    """It puts them into the shared model, by whose features it chooses its group, and not into the personal one."""
+    data = data_of()
+    trained = method("fedmhc", model, anchor="local").train_side_by_side(model.start + .1, model.start, data)
+    personal, shared = (batchnorm.gather_statistics(w, model.buffers) for w in (trained[0].theta, trained[1].w))
+    (left,) = data.left.values()
+    assert torch.equal(left, shared) and not torch.equal(left, personal)
+
+
 def test_clipping_leaves_statistics_alone(model):
     data = data_of()
     found = data.descend(model, model.start, clip=(-.05, .05))

@@ -120,15 +120,6 @@ def test_a_walk_leaves_statistics_too():
     assert all((run.mine(i).statistics - first).abs().min() > 1e-4 for i in range(4))
 
 
-def test_a_client_keeps_the_statistics_of_the_model_that_it_shares():
-    """It puts them into the shared model, by whose features it chooses its group, and not into the personal one."""
-    data, model = data_of(), model_of()
-    trained = method("fedmhc", model, anchor="local").train_side_by_side(model.start + .1, model.start, data)
-    personal, shared = (batchnorm.gather_statistics(w, model.buffers) for w in (trained[0].theta, trained[1].w))
-    (left,) = data.left.values()
-    assert torch.equal(left, shared) and not torch.equal(left, personal)
-
-
 def test_training_a_head_alone_leaves_no_statistics_of_the_network():
     data, model = data_of(), model_of(head=("5", "6", "8"))
     whole = data.descend(model, model.start)
