@@ -10,7 +10,7 @@ from fedmpi.clustering.kmeans_and_linkage import seed_unused
 from fedmpi.engines.loop import Loop
 from fedmpi.engines.vmap import Vmap
 from fedmpi.models.tables import average_used_rows, find_nearest_used, list_used_rows
-from tests.clients.normed import model_of
+from tests.clients import normed
 from tests.federations import Digits, Lab, method, mlp
 
 SIZES = (20, 30, 40, 30, 20, 40)
@@ -34,14 +34,12 @@ def test_the_first_clients_of_later_rounds_found_the_other_clusters(name, table,
     assert lab.method.list_used(lab.shared).all()
 
 
-@pytest.mark.parametrize("policy", ["average", "local"])
-@pytest.mark.parametrize("name, table, of", [("fesem", "w", "of"), ("cgpfl", "Omega", "context")])
-def test_running_statistics_do_not_make_a_cluster_used(name, table, of, policy):
+@pytest.mark.parametrize("name, of, policy, settings", [
+    ("fesem", "of", "average", {"k": 4}), ("fesem", "of", "local", {"k": 4}),
+    ("cgpfl", "context", "average", {"K": 4})])
+def test_running_statistics_do_not_make_a_cluster_used(name, of, policy, settings):
     """Those of the table are zeros where they stay with the clients, and not those that all began with."""
-    if (name, policy) == ("cgpfl", "local"):
-        pytest.skip("CGPFL refuses it")
-    settings = {"k" if name == "fesem" else "K": 4}
-    lab = Lab(method(name, model_of(policy), **settings), Digits(SIZES, image=True))
+    lab = normed.lab(name, policy, sizes=SIZES, **settings)
     assert not lab.method.list_used(lab.shared).any()
     for t, ids in enumerate(([0, 1], [2, 3])):
         lab.round(t, lab.choose(np.array(ids), t))
