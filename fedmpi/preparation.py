@@ -71,10 +71,11 @@ def prepare_run(parts: Parts, decision: Decision, progress: Progress, stop: Call
     folder.store_clients(clients)
     choose_engine(run, decision.snapshot)
     choose_convolutions(run, decision.snapshot)
-    if decision.snapshot and depends_on_neighbours(run):
+    coupled = depends_on_neighbours(run)
+    if decision.snapshot and coupled:
         decision.warnings += changed_settings.warn_of_other_chunks(decision.snapshot, to_plain(parts.config))
     # sums in single precision depend on which clients a rank trains
-    run.pace.measured = not depends_on_neighbours(run) and parts.config.server.reduce == "exact"
+    run.pace.measured = not coupled and parts.config.server.reduce == "exact"
     folder.rewrite_metrics(state.metrics)
     known = decision.snapshot.extra.get("history", "") if decision.snapshot else ""
     # A round that was evaluated after its checkpoint, as the last one, is evaluated again. A run without a checkpoint

@@ -54,10 +54,13 @@ def read_status(runs: list[tuple[str, Path]], planned: Mapping[Path, int] | None
         `seconds_per_round`, `seconds_left`, `memory_mib` (the most that a rank held),
         `seconds_since_last_sign`, `saved_round` (of the newest checkpoint), `note`. Unknown values are None."""
     planned = planned or {}
-    unreadable = {folder: next((part for part in (folder, folder / "checkpoints") if not is_readable(part)), None)
-                  for _, folder in runs}
-    return [make_unreadable(name, folder, closed) if (closed := unreadable[folder]) else
+    return [make_unreadable(name, folder, closed) if (closed := find_closed(folder)) else
             collect_status(name, folder, planned.get(folder)) for name, folder in runs]
+
+
+def find_closed(folder: Path) -> Path | None:
+    """Return the folder of a run, or that of its checkpoints, if it cannot be looked into, else None."""
+    return next((part for part in (folder, folder / "checkpoints") if not is_readable(part)), None)
 
 
 def find_runs(paths: list[str]) -> list[tuple[str, Path]]:
@@ -93,7 +96,7 @@ def is_early_end(path: Path) -> bool:
 
 
 def make_unreadable(name: str, folder: Path, closed: Path) -> JsonObject:
-    """Return what is known of a run whose folder, or that of its checkpoints, cannot be looked into: `closed`."""
+    """Return what is known of a run of which a folder, `closed`, cannot be looked into."""
     unknown = dict.fromkeys(("rounds", "accuracy", "seconds_per_round", "seconds_left", "memory_mib",
                              "seconds_since_last_sign", "saved_round"))
     return {"run": name, "folder": str(folder), "state": "unreadable", "round": 0, "reached": "-", **unknown,

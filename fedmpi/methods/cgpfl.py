@@ -28,7 +28,7 @@ from torch import Tensor
 from fedmpi.clustering.kmeans_and_linkage import cluster_models, replace_entries
 from fedmpi.method import WHOLE, ClientData, Method, Participants, RowsByField, nbytes
 from fedmpi.models.slices import take_statistics, zero_statistics
-from fedmpi.models.tables import average_used_rows, find_nearest_used, list_used_rows, table_row
+from fedmpi.models.tables import average_used_rows, find_nearest_used, list_used_rows, table_row, table_row_or_mean
 from fedmpi.settings import Ge, Gt, Le, ModelCount, refuse_overshoot
 
 
@@ -81,11 +81,7 @@ class CGPFL(Method):
     def find_context(self, shared: Shared, data: ClientData) -> Tensor:
         """Return the client's context (d,); the mean of the used ones if it never took part."""
         k = table_row(shared.context, data.id)
-        own = table_row(shared.Omega, k)
-        # On a GPU the host would wait for the answer.
-        if not (own.is_cuda or data.any_client(k < 0)):
-            return own
-        return torch.where(k < 0, average_used_rows(shared.Omega, self.list_used(shared)), own)
+        return table_row_or_mean(shared.Omega, k, lambda: self.list_used(shared), data.any_client)
 
     def list_used(self, shared: Shared) -> Tensor:
         """Return which contexts have had members, (K,) bool."""

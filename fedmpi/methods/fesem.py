@@ -37,7 +37,7 @@ from fedmpi.errors import BadInput
 from fedmpi.method import WHOLE, ClientData, Method, Nothing, Participants, RowsByField, Weights, nbytes
 from fedmpi.models.flat import Model
 from fedmpi.models.slices import join_slices, remove_slices
-from fedmpi.models.tables import average_used_rows, find_nearest_used, list_used_rows, table_row
+from fedmpi.models.tables import average_used_rows, find_nearest_used, list_used_rows, table_row, table_row_or_mean
 from fedmpi.settings import Ge, ModelCount
 
 # Random starts of the first k-means
@@ -104,11 +104,7 @@ class FeSEM(Method):
     def find_centre(self, shared: Shared, data: ClientData) -> tuple[Tensor, Tensor]:
         """Return the centre of the client's cluster, and whether it has one."""
         j = table_row(shared.of, data.id)
-        own = table_row(shared.w, j.clamp(min=0))
-        # On a GPU the host would wait for the answer.
-        if not (own.is_cuda or data.any_client(j < 0)):
-            return own, j >= 0
-        return torch.where(j >= 0, own, average_used_rows(shared.w, self.list_used(shared))), j >= 0
+        return table_row_or_mean(shared.w, j, lambda: self.list_used(shared), data.any_client), j >= 0
 
     def list_used(self, shared: Shared) -> Tensor:
         """Return which centres have had members, (k,) bool."""

@@ -1,6 +1,8 @@
 """Choose a row of a table that has one for each cluster or client, and read it."""
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -12,6 +14,20 @@ def table_row(table: Tensor, i: Tensor) -> Tensor:
 
     On a GPU, i stays there. As an index its value would be read, for which the host would wait."""
     return table.index_select(0, i.remainder(len(table))[None])[0] if table.is_cuda else table[i]
+
+
+def table_row_or_mean(table: Tensor, i: Tensor, list_used: Callable[[], Tensor], any_client: Callable[[Tensor], bool]
+                      ) -> Tensor:
+    """Return table[i] as `table_row`; for a client without a cluster, whose i is -1, the mean of the used rows.
+
+    Args:
+        list_used: returns which rows are used, see `list_used_rows`.
+        any_client: that of the client's data."""
+    own = table_row(table, i)
+    # The mean takes ten times as long, so it is left out where nobody needs it. On a GPU the host would wait to know.
+    if not (own.is_cuda or any_client(i < 0)):
+        return own
+    return torch.where(i < 0, average_used_rows(table, list_used()), own)
 
 
 def list_used_rows(table: Tensor, start: Tensor, buffers: list[slice]) -> Tensor:

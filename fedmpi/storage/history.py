@@ -164,8 +164,7 @@ def add_to_chain(chain: str, row: HistoryTable) -> str:
 
 def list_parts(path: Path) -> list[Path]:
     """Return history.h5, if it is there, and the parts that belong to it, in order of their rounds."""
-    parts = sorted(match_files(path.with_suffix(""), "[0-9]*.h5"), key=lambda part: (len(part.name), part.name))
-    return [path] * os.path.lexists(path) + parts
+    return [path] * os.path.lexists(path) + match_files(path.with_suffix(""), "[0-9]*.h5")
 
 
 def make_aside_name(path: Path) -> str:

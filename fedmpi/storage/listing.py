@@ -10,28 +10,28 @@ from pathlib import Path
 
 from fedmpi.errors import StorageError
 from fedmpi.storage.atomic import describe_reason
+from fedmpi.storage.seal import suggest_remedy
 
 CHECKPOINT_NAMES = "round-*.h5"
 
 
 def match_files(folder: Path, pattern: str) -> list[Path]:
-    """List the files of a folder whose names match a pattern of the shell, in no order; [] if there is no such folder.
-
-    Raises StorageError if it is there but cannot be listed."""
+    """List the files of a folder whose names match a pattern of the shell, ordered by the numbers in their names; [] if
+    there is no such folder. Raises StorageError if it is there but cannot be listed."""
     try:
-        return [folder / name for name in fnmatch.filter(os.listdir(folder), pattern)]
+        names = fnmatch.filter(os.listdir(folder), pattern)
     # A ValueError says that the name holds a NUL character.
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return []
     except OSError as error:
-        raise StorageError(f"{folder} cannot be listed: {describe_reason(error)}; give this user the right to read it, "
-                           "or start again once its file system is well") from error
+        raise StorageError(f"{folder} cannot be listed: {describe_reason(error)}; {suggest_remedy(error)}") from error
+    # round-1000000.h5 comes after round-999999.h5.
+    return [folder / name for name in sorted(names, key=lambda name: (len(name), name))]
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
     """List the checkpoints of a folder, newest first. Raises StorageError if it cannot be listed."""
-    found = match_files(Path(folder), CHECKPOINT_NAMES)
-    return sorted(found, key=lambda path: (len(path.name), path.name), reverse=True)
+    return match_files(Path(folder), CHECKPOINT_NAMES)[::-1]
 
 
 def holds_checkpoint(folder: Path) -> bool:

@@ -22,7 +22,7 @@ from fedmpi.storage.listing import holds_checkpoint
 from fedmpi.storage.lock import is_run_alive
 from fedmpi.storage.older_versions import add_missing_settings
 from fedmpi.storage.run_end import End, read_end
-from fedmpi.storage.seal import Flaw, open_regular
+from fedmpi.storage.seal import Flaw, open_regular, suggest_remedy
 from fedmpi.task import CLASSIFICATION, TASKS, find_task
 
 # endings of keys of result.json: in the best round on the part that follows; on test samples, in the round that is best
@@ -168,7 +168,7 @@ def read_result(folder: Path) -> JsonObject | None:
         if not (isinstance(steps, dict) and all(isinstance(n, int | float) for n in steps.values())):
             raise ValueError("steps_so_far is of another type")
     except PermissionError as error:
-        raise BadInput(f"{path} cannot be read ({error.strerror}); give this user the right to read it") from None
+        raise BadInput(f"{path} cannot be read ({error.strerror}); {suggest_remedy(error)}") from None
     except (OSError, ValueError, TypeError, KeyError, RecursionError, Flaw) as error:
         remedy = ("remove it, and continue the run with --resume auto: it is written again" if holds_checkpoint(folder)
                   else "put a copy of it back, or start a new run with another --out, since no checkpoint is left")
