@@ -10,8 +10,9 @@ model.
 New clients cannot be served: the server has no model to send them, and no means that they are part of.
 Defaults. The paper needs alpha so small that xi_ii >= 0, and tunes alpha and sigma for each data set. Here both follow
 the models: sigma is the median squared distance of two clients' models in the round, and alpha = sigma / (n - 1). Then
-the others have about .4 of the weight, and no row exceeds 1. If the median is 0, u_i = w_i. On 20 clients of the
-digits this gives a mean xi_ii of .63; with alpha = sigma = 1 it is 0. `pull` = 1 was not tuned.
+the others have about .4 of the weight, and no row exceeds 1. Equal models do not count for the median, since clients
+that never took part are all at the start; if there are no others, u_i = w_i. On 20 clients of the digits this gives a
+mean xi_ii of .63; with alpha = sigma = 1 it is 0. `pull` = 1 was not tuned.
 Departures. lam is set by its ratio to alpha: `pull`, the strength that a client feels. If a given alpha makes the xi_ij
 of a row add up to more than 1, they are scaled down to 1 and xi_ii is 0 (as with alpha = sigma = 1, 20 clients and a
 small network). u_i is a mean over the latest models of all clients, including those that did not take part lately; a
@@ -48,7 +49,7 @@ class FedAMP(Method):
     alpha: Annotated[float | None, Gt(0), "with form distance: server step, with which weights of other models grow; "
                      "null: sigma / (clients - 1)"] = None
     sigma: Annotated[float | None, Gt(0), "squared distance at which attention fades; null: the round's "
-                     "median (with form heuristic the scale of cosines; null: 1)"] = None
+                     "median of models that differ (with form heuristic the scale of cosines; null: 1)"] = None
     form: Annotated[Literal["distance", "heuristic"], "attention by distances, or by cosines (HeurFedAMP)"] = "distance"
     own: Annotated[float, Ge(0), Le(1), "with form heuristic: xi_ii, the weight of a client's own model"] = .2
 
@@ -98,11 +99,12 @@ class FedAMP(Method):
         return others + torch.diag((1 - others.sum(1)).clamp(min=0))
 
     def weigh_by_distance(self, distances: Tensor) -> Tensor:
-        """Return alpha A'(distance) for squared distances (n, n); zeros if sigma is 0."""
+        """Return alpha A'(distance) for squared distances (n, n); zeros if the round gives no sigma."""
         pairs = distances.numpy()[np.triu_indices(len(distances), 1)]
-        sigma = self.sigma or (float(np.median(pairs)) if len(pairs) else 0.)
-        if sigma == 0:
+        apart = pairs[pairs > 0]
+        if not self.sigma and not len(apart):
             return torch.zeros_like(distances)
+        sigma = self.sigma or float(np.median(apart))
         largest = 1 / max(1, len(distances) - 1) if self.alpha is None else self.alpha / sigma
         return largest * (-distances / sigma).exp()
 

@@ -45,6 +45,16 @@ def test_attention_of_fedamp_at_its_defaults_by_hand():
         [1 - e[1] - e[9], e[1], e[9]], [e[1], 1 - e[1] - e[4], e[4]], [e[9], e[4], 1 - e[4] - e[9]]], 1e-12)
 
 
+def test_the_median_of_fedamp_leaves_out_models_at_the_start():
+    """Three clients never took part and are at 0, two are at 1 and 3: sigma is the median of 1, 1, 1, 4, 9, 9, 9."""
+    x = torch.tensor([[0.], [0.], [0.], [1.], [3.]], dtype=torch.float64)
+    e = {d: float(np.exp(-d / 4)) / 4 for d in (1, 4, 9)}
+    same(bare("fedamp").compute_attention(x @ x.T)[3:], [
+        [e[1], e[1], e[1], 1 - 3 * e[1] - e[4], e[4]], [e[9], e[9], e[9], e[4], 1 - 3 * e[9] - e[4]]], 1e-12)
+    # before round 1 all are there
+    same(bare("fedamp").compute_attention(torch.zeros(3, 3, dtype=torch.float64)), torch.eye(3).tolist(), 1e-12)
+
+
 def test_fedamp_addresses_participants_and_pulls_them():
     m, rows = bare("fedamp", network([0.]), alpha=.2, sigma=2., pull=1.5), Sent([[0.], [1.], [3.]])
     turn = who([0, 2], [1, 1])

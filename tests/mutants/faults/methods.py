@@ -71,7 +71,8 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.methods.cfl:CFL.should_split", "norms.max()) > self.eps2", "norms.max()) > self.eps1"),
     ("fedmpi.methods.cfl:CFL.server", "cluster[ids[leaving]] = count", "cluster[leaving] = count"),
     ("fedmpi.methods.pfedme:PFedMe.client", "return Mine(theta), Up(w)", "return Mine(w), Up(w)"),
-    ("fedmpi.methods.fedamp:FedAMP.weigh_by_distance", "np.median(pairs)", "np.mean(pairs)"),
+    ("fedmpi.methods.fedamp:FedAMP.weigh_by_distance", "np.median(apart)", "np.mean(apart)"),
+    ("fedmpi.methods.fedamp:FedAMP.weigh_by_distance", "pairs[pairs > 0]", "pairs"),
     ("fedmpi.methods.ditto:Ditto.client", "pull=[(shared.w, self.lam, None)]", "pull=[(mine.v, self.lam, None)]"),
     # a mean without its weights
     ("fedmpi.methods.fedper:FedPer.server", "up.phi.mean(who.sizes)", "up.phi.mean()"),
