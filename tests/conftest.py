@@ -55,6 +55,17 @@ def warm():
         yield path
 
 
+@pytest.fixture
+def fake_sbatch(tmp_path, monkeypatch):
+    """Make `put(does)` put a fake sbatch into the path, which writes down its words and runs the given script."""
+    def put(does: str):
+        (tmp_path / "sbatch").write_text(f'#!/bin/sh\necho "$@" >{tmp_path}/asked\n{does}\n')
+        (tmp_path / "sbatch").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.chdir(tmp_path)
+    return put
+
+
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory, cache):
     """A folder in which runs of the real command are started; see tests/runs.py."""

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import re
 import shutil
 import subprocess
@@ -171,19 +170,8 @@ def test_mpi_is_that_of_the_library_that_is_installed(monkeypatch, installed, mp
     assert slurm_sbatch.guess_mpi() == mpi == submit.build_job(CONFIG, [], [], [], time="10").mpi
 
 
-@pytest.fixture
-def sbatch(tmp_path, monkeypatch):
-    """Make `put(does)` put a fake sbatch into the path, which writes down its words and runs the given script."""
-    def put(does: str):
-        (tmp_path / "sbatch").write_text(f'#!/bin/sh\necho "$@" >{tmp_path}/asked\n{does}\n')
-        (tmp_path / "sbatch").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.chdir(tmp_path)
-    return put
-
-
-def test_a_script_is_written_and_submitted(sbatch, tmp_path):
-    sbatch("echo '4711;cluster'")
+def test_a_script_is_written_and_submitted(fake_sbatch, tmp_path):
+    fake_sbatch("echo '4711;cluster'")
     done = CliRunner().invoke(app, ["submit", CONFIG, "--name", "mine", "--account", "a1", "--partition", "long"])
     assert (done.exit_code, done.stdout) == (0, "4711\n")
     assert done.stderr.splitlines()[-1] == "submitted runs/mine.sbatch; squeue --jobs 4711 shows it"
@@ -195,15 +183,15 @@ def test_a_script_is_written_and_submitted(sbatch, tmp_path):
     assert text == script.render_script(job)
 
 
-def test_what_sbatch_refuses_is_said_in_a_line(sbatch):
-    sbatch("echo 5; echo 'sbatch: error: invalid\n  partition' >&2; exit 1")
+def test_what_sbatch_refuses_is_said_in_a_line(fake_sbatch):
+    fake_sbatch("echo 5; echo 'sbatch: error: invalid\n  partition' >&2; exit 1")
     done = CliRunner().invoke(app, ["submit", CONFIG])
     assert done.exit_code == 1 and done.stdout == ""
     assert done.stderr == "fedmpi: sbatch refused runs/quickstart.sbatch: sbatch: error: invalid partition\n"
 
 
-def test_a_folder_that_cannot_be_written_is_refused(sbatch, tmp_path):
-    sbatch("echo 1")
+def test_a_folder_that_cannot_be_written_is_refused(fake_sbatch, tmp_path):
+    fake_sbatch("echo 1")
     (tmp_path / "runs" / "quickstart.sbatch").mkdir(parents=True)
     with pytest.raises(BadInput, match="runs/quickstart.sbatch cannot be written: Is a directory"):
         slurm_sbatch.submit_script(script.JobScript())

@@ -11,20 +11,9 @@ from fedmpi.slurm import sbatch as slurm_sbatch
 from fedmpi.slurm import script
 
 
-@pytest.fixture
-def sbatch(tmp_path, monkeypatch):
-    """Make `put(does)` put a fake sbatch into the path, which writes down its words and runs the given script."""
-    def put(does: str):
-        (tmp_path / "sbatch").write_text(f'#!/bin/sh\necho "$@" >{tmp_path}/asked\n{does}\n')
-        (tmp_path / "sbatch").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.chdir(tmp_path)
-    return put
-
-
-def test_a_job_is_not_told_of_the_job_that_submits_it(sbatch, tmp_path, monkeypatch):
+def test_a_job_is_not_told_of_the_job_that_submits_it(fake_sbatch, tmp_path, monkeypatch):
     """What Slurm does not set for the new job, an array or a restart, it would take over from the environment."""
-    sbatch(f"env | grep ^SLURM_ | sort >{tmp_path}/told; echo 1")
+    fake_sbatch(f"env | grep ^SLURM_ | sort >{tmp_path}/told; echo 1")
     for name in [name for name in os.environ if name.startswith("SLURM_")]:
         monkeypatch.delenv(name)
     for name in ("ARRAY_JOB_ID", "ARRAY_TASK_ID", "RESTART_COUNT", "PROCID", "STEP_ID", "STEP_NUM_TASKS", "STEPID",
@@ -37,9 +26,9 @@ def test_a_job_is_not_told_of_the_job_that_submits_it(sbatch, tmp_path, monkeypa
 @pytest.mark.parametrize("said, number", [
     ("echo 'Welcome to the cluster'; echo 12", "12"), ("echo '12;c-1'; echo", "12"), ("echo 11; echo 12", "12"),
     ("echo 'Submitted 12'; echo denied >&2", "it said 'Submitted 12 denied'"), ("true", "it said 'nothing'")])
-def test_what_sbatch_says_beside_the_number(sbatch, said, number):
+def test_what_sbatch_says_beside_the_number(fake_sbatch, said, number):
     """A filter of the site may print lines, or refuse a job and still end with 0."""
-    sbatch(said)
+    fake_sbatch(said)
     if number == "12":
         assert slurm_sbatch.submit_script(script.JobScript())[0] == "12"
     else:
@@ -47,19 +36,19 @@ def test_what_sbatch_says_beside_the_number(sbatch, said, number):
             slurm_sbatch.submit_script(script.JobScript())
 
 
-def test_two_jobs_of_one_name_that_are_submitted_at_once(sbatch, tmp_path):
+def test_two_jobs_of_one_name_that_are_submitted_at_once(fake_sbatch, tmp_path):
     """Each sbatch reads the script of its own call, even if it is slow to do so."""
     call = "from fedmpi.slurm.sbatch import *; submit_script(JobScript(settings=(\"seed=2\",)))"
     other = f"{sys.executable} -c '{call}'"
-    sbatch(f'[ "$INNER" ] && {{ echo 2; exit; }}\nINNER=1 {other}\ncp "$2" {tmp_path}/submitted; echo 1')
+    fake_sbatch(f'[ "$INNER" ] && {{ echo 2; exit; }}\nINNER=1 {other}\ncp "$2" {tmp_path}/submitted; echo 1')
     slurm_sbatch.submit_script(script.JobScript(settings=("seed=1",)))
     assert "settings=(seed=1)" in (tmp_path / "submitted").read_text()
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["quickstart.sbatch"]
 
 
-def test_a_folder_with_a_percent_sign_is_refused(sbatch, tmp_path, monkeypatch):
+def test_a_folder_with_a_percent_sign_is_refused(fake_sbatch, tmp_path, monkeypatch):
     """Slurm puts the folder before the name of the output, and then reads % in all of it."""
-    sbatch("echo 1")
+    fake_sbatch("echo 1")
     (tmp_path / "100%job").mkdir()
     monkeypatch.chdir(tmp_path / "100%job")
     with pytest.raises(BadInput, match="100%job: Slurm would read the % in this path .* submit from a folder without"):
