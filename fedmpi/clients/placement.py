@@ -15,6 +15,8 @@ ROUNDS_BETWEEN_MOVES = 3
 FIRST_BANDWIDTH = 2e8
 # A client's cost beside its training samples (moving its state, evaluation, bookkeeping), in samples.
 FIXED_COST = 20
+# What a round leaves of the distance from the mean of the speed that a rank without participants had.
+FADING = .98
 
 
 def assign_homes(sizes: np.ndarray, ranks: int, server_hosts: bool, how: str = "balanced", seed: int = 0) -> np.ndarray:
@@ -101,6 +103,10 @@ class Pace:
             self.speeds = .5 * self.speeds + .5 * rate / rate.mean() if self.measured else self.speeds
             self.rounds += 1
             self.seconds += (train.max() - self.seconds) / self.rounds
+        elif self.movable:
+            # A rank that got nothing is not measured. Its old speed fades, or one slow round could idle it for good.
+            mean = self.speeds.mean()
+            self.speeds = np.where(costs > 0, self.speeds, mean + FADING * (self.speeds - mean))
         busy, longest = train.mean(), max(train.max(), 1e-9)
         return {"seconds_train": float(train.max()), "seconds_judge": float(judge_seconds[self.hosts].max()),
                 "imbalance": float(longest / max(busy, 1e-9)), "idle_share": float(1 - busy / longest)}

@@ -96,6 +96,29 @@ def test_an_idle_round_does_not_stop_a_rank_for_good():
     assert np.isfinite(pace.speeds).all() and (pace.speeds > 0).all()
 
 
+@pytest.mark.parametrize("ranks, slowness", [(2, 5), (4, 20)])
+def test_one_slow_round_does_not_idle_a_rank_for_good(ranks, slowness):
+    """As many participants as ranks, so a rank that is thought to be slow gets none and is not measured again."""
+    pace, everyone = Pace(np.arange(ranks), movable=True), who(range(ranks), [60] * ranks)
+    given = []
+    for round in range(40):
+        at = np.bincount(pace.choose_ranks(everyone), minlength=ranks)
+        given.append(at[-1])
+        pace.record(at * np.where(np.arange(ranks) < ranks - 1, 1., slowness if round == 0 else 1.), at, everyone)
+    assert given[1] == 0 and given[-10:] == [1] * 10
+    assert pace.speeds == pytest.approx(1, abs=.2)
+
+
+def test_a_rank_that_is_slow_always_is_seldom_tried_again():
+    pace, two = Pace(np.arange(2), movable=True), who([0, 1], [60, 60])
+    given = []
+    for _ in range(100):
+        at = np.bincount(pace.choose_ranks(two), minlength=2)
+        given.append(int(at[1]))
+        pace.record(at * [1., 5.], at, two)
+    assert given[0] and 2 <= sum(given) <= 6
+
+
 def measured(pace, everyone, cost_per_second):
     """Let the ranks report three rounds with their speeds."""
     for _ in range(3):

@@ -46,6 +46,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.clients.sample_cache:SampleCache.__getitem__", "self._kept.move_to_end(client)", "pass"),
     ("fedmpi.clients.placement:assign_homes", "sizes + FIXED_COST", "sizes"),
     ("fedmpi.clients.placement:Pace.record", "judge_seconds[self.hosts]", "train_seconds[self.hosts]"),
+    ("fedmpi.clients.placement:Pace.record", "costs > 0, self.speeds, mean", "costs >= 0, self.speeds, mean"),
     ("fedmpi.clients.placement:Pace.plan_moves", "saved < MIN_SAVING", "saved < 0"),
     ("fedmpi.clients.measures:compute_macro_f1", "(true + predicted) > 0", "true > 0"),
     ("fedmpi.clients.measures:predict_classes", ".isnan()", ".isinf()"),
