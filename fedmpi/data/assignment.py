@@ -9,12 +9,14 @@ from typing import NamedTuple
 import numpy as np
 
 from fedmpi.config import schema
+from fedmpi.data.own_sources import require_names
 from fedmpi.data.samples import Dataset, list_labels
 from fedmpi.errors import BadInput
 from fedmpi.own_code.failures import blame_own_code
 from fedmpi.own_code.places import describe_definition, is_built_in
 
-# Keeps the draw of the new clients apart from others of the seed.
+# Keeps the draw of the new clients apart from others of the seed. (With seed 0 it is also the stream of `thin_samples`,
+# which draws other things: a trailing 0 does not count for NumPy.)
 NEW_CLIENTS_STREAM = 2
 
 
@@ -57,8 +59,7 @@ def assign_samples(pool: Dataset, data: schema.Data, seed: int) -> Assignment:
     new = draw_new_clients(data, seed)
     order = np.concatenate([np.setdiff1d(np.arange(len(parts)), new), new])
     return Assignment(np.concatenate([shuffled[i] for i in order]), counts[order],
-                      None if groups is None else groups[order],
-                      list(getattr(data.partition, "group_names", ())) or None, new.tolist(),
+                      None if groups is None else groups[order], find_group_names(data, groups), new.tolist(),
                       [names[i] for i in order] if names else None)
 
 
@@ -79,10 +80,27 @@ def refuse_no_tests(pool: Dataset, data: schema.Data) -> None:
 
 
 def find_client_names(pool: Dataset, data: schema.Data) -> list[str] | None:
-    """Return the names of the clients, if the partition or, with its own clients, the data set gives them."""
-    if hasattr(data.partition, "name_clients"):
-        return data.partition.name_clients()
-    return (pool.about or {}).get("client_names") if getattr(data.partition, "official", False) else None
+    """Return the names of the clients, if the partition or, with its own clients, the data set gives them.
+
+    Raises BadInput unless there is a text for each client."""
+    function = getattr(type(data.partition), "name_clients", None)
+    if function is not None:
+        where = f"data.partition = {schema.find_name(data.partition)}"
+        with blame_own_code(where, always=not is_built_in(type(data.partition))):
+            names = data.partition.name_clients()
+        where += f": {describe_definition(function)}what its name_clients() returns"
+    else:
+        names = (pool.about or {}).get("client_names") if getattr(data.partition, "official", False) else None
+        where = f"data.name = {data.name}: the `client_names` in its `about`"
+    return require_names(names, data.clients, where, most=data.clients)
+
+
+def find_group_names(data: schema.Data, groups: np.ndarray | None) -> list[str] | None:
+    """Return the names that the partition gives to the planted groups (N,), if it names them. Raises BadInput if a
+    group has none."""
+    names = None if groups is None else getattr(data.partition, "group_names", None)
+    where = f"data.partition = {schema.find_name(data.partition)}: its group_names"
+    return require_names(names, 0 if groups is None else int(groups.max()) + 1, where)
 
 
 def draw_new_clients(data: schema.Data, seed: int) -> np.ndarray:
@@ -93,7 +111,7 @@ def draw_new_clients(data: schema.Data, seed: int) -> np.ndarray:
 
 def call_partition(data: schema.Data, labels: np.ndarray,
                    rng: np.random.Generator) -> tuple[list[np.ndarray], np.ndarray | None]:
-    """Return the sample indices of each client, and the planted group of each client (N,) or None.
+    """Return the sample indices of each client, each (n,) int64, and the planted group of each client (N,) or None.
 
     Raises BadInput if the partition returns anything else, and FaultyCode if it fails."""
     own = not is_built_in(type(data.partition))
@@ -111,6 +129,8 @@ def call_partition(data: schema.Data, labels: np.ndarray,
         parts = [np.asarray(part) for part in parts]
         if fault := find_fault(parts, n, len(labels)):
             raise BadInput(f"{where}give each of {n} clients at least one sample, and no sample twice; {fault}")
+        # Sums of small types overflow, and mixed ones become floats.
+        parts = [part.astype(np.int64) for part in parts]
         return parts, None if groups is None else check_groups(np.asarray(groups), n, where)
 
 
@@ -160,7 +180,7 @@ def find_fault(parts: list[np.ndarray], clients: int, samples: int) -> str:
             return f"client {client} gets {part.dtype} {part.shape} in place of integers (n,)"
         if part.min() < 0 or part.max() >= samples:
             return f"client {client} gets indices from {part.min()} to {part.max()}, and there are {samples} samples"
-    held = np.sort(np.concatenate(parts))
+    held = np.sort(np.concatenate([part.astype(np.int64) for part in parts]))
     twice = held[1:][np.diff(held) == 0]
     return f"sample {twice[0]} is given twice" if len(twice) else ""
 

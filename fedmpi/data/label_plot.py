@@ -67,8 +67,9 @@ def draw_distribution(federation: Federation) -> Figure:
     if federation.groups is not None:
         mark_groups(sizes, table, federation.groups[order], federation.group_names)
     partition = dict(federation.settings["partition"])
-    figure.suptitle(f"{federation.name}: {partition.pop('name')}"
-                    f"({', '.join(f'{k}={v}' for k, v in partition.items() if v is not None)})", fontsize=11)
+    figure.suptitle(escape_formulas(
+        f"{federation.name}: {partition.pop('name')}"
+        f"({', '.join(f'{k}={v}' for k, v in partition.items() if v is not None)})"), fontsize=11)
     return figure
 
 
@@ -117,8 +118,12 @@ def draw_labels(figure: Figure, axes: Axes, federation: Federation, order: np.nd
 def shorten_name(name: str) -> str:
     """Return a name as text of at most LONGEST_NAME characters, in which nothing is a formula."""
     name = printable(name)
-    shown = name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME - 3]}..."
-    return shown.replace("$", r"\$")
+    return escape_formulas(name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME - 3]}...")
+
+
+def escape_formulas(text: str) -> str:
+    """Return a text in which nothing is a formula, and every character can be drawn."""
+    return printable(text).replace("$", r"\$")
 
 
 def find_color_limits(counts: np.ndarray) -> tuple[int, int]:
@@ -149,6 +154,6 @@ def mark_groups(sizes: Axes, table: Axes, groups: np.ndarray, names: list[str] |
     if len(firsts) <= MARKED:
         for first, last in zip(firsts, [*firsts[1:], len(groups)], strict=True):
             name = f"group {groups[first]}" if len(firsts) <= 8 else groups[first]
-            name = names[groups[first]] if names else name
+            name = shorten_name(names[groups[first]]) if names else name
             sizes.text((first + last - 1) / 2, 1.02, name, transform=sizes.get_xaxis_transform(),
                        ha="center", va="bottom", fontsize=8)

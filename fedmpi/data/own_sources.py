@@ -59,3 +59,17 @@ def refuse_few_names(pool: Dataset, where: str) -> None:
         given = f"{type(names).__name__}{f' of {len(names)}' if isinstance(names, list) else ''}"
         raise BadInput(f"{where}: `about` has class_names that are a {given}, and y has labels up to {classes - 1}; "
                        f"give a list of {classes} texts, one for each class, or leave them out")
+
+
+def require_names(names: object, least: int, where: str, most: int | None = None) -> list[str] | None:
+    """Return the names of clients or groups as a list, None if there are none. Raises BadInput, whose message begins
+    with `where`, unless they are a list or tuple of at least `least` texts, and at most `most` if that is given."""
+    listed = list(names) if isinstance(names, list | tuple) else None
+    if names is None or listed == []:
+        return None
+    count = len(listed or ())
+    if not count or not least <= count <= (most or count) or not all(isinstance(name, str) for name in listed or ()):
+        given = f"{type(names).__name__}{f' of {count}' if count else ''}"
+        raise BadInput(f"{where} must be a list of {least} texts, a name for each, and not a {given}; correct it, or "
+                       "leave it out")
+    return listed

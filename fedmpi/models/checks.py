@@ -131,6 +131,9 @@ def check_parts(model: Network, example: Tensor, head: tuple[str, ...]) -> tuple
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         whole = try_modes(model, model.start, example)
         refuse_changed_constants(before, collect_constants(model.module))
+        if not torch.allclose(whole, model(model.start, example), atol=1e-5, equal_nan=True):
+            raise BadInput("model: two passes over the same samples differ in evaluation, so the network draws random "
+                           "numbers there; use layers such as nn.Dropout, or F.dropout(x, p, self.training)")
         try:
             features = model.base(model.start[model.phi], example)
             parts = model.head(model.start[model.h], features)

@@ -65,6 +65,15 @@ def test_a_name_that_is_no_text_is_drawn_as_escapes(tmp_path):
     figure.savefig(tmp_path / "a.png")
 
 
+def test_dollars_in_names_of_groups_and_settings_are_no_formulas(tmp_path):
+    federation = handmade(groups=np.arange(len(LABELS)) % 2, names=["a$_$b", "c" * 30])
+    federation.settings = {"partition": {"name": "indices", "file": "a$_$b.json"}}
+    figure = draw_distribution(federation)
+    assert figure.get_suptitle() == r"digits: indices(file=a\$_\$b.json)"
+    assert {r"a\$_\$b", "c" * 17 + "..."} <= {text.get_text() for text in figure.axes[0].texts}
+    figure.savefig(tmp_path / "a.png")
+
+
 @pytest.mark.parametrize("clients, named, degrees", [(8, True, 0), (9, True, 90), (9, False, 0)])
 def test_the_names_of_many_clients_stand_upright(clients, named, degrees):
     federation = handmade(labels=np.ones((clients, 3, 2), int))

@@ -8,6 +8,7 @@ import pytest
 
 from fedmpi.config.schema import resolve
 from fedmpi.data import sources
+from fedmpi.data.assignment import assign_samples
 from fedmpi.data.federation import collect_recipe
 from fedmpi.data.own_sources import list_inputs
 from fedmpi.data.partitions import Iid
@@ -96,3 +97,60 @@ def test_inputs_of_a_partition_are_texts_or_numbers(monkeypatch, tmp_path, found
 def test_inputs_of_a_partition_count(monkeypatch):
     monkeypatch.setattr(Inputs, "found", ["a", 3])
     assert list_inputs(Inputs()) == ["a", 3] and list_inputs(Iid()) == []
+
+
+class Pairs(Iid):
+    """Gives samples 2 i and 2 i + 1 of the eight to client i."""
+    group_names, names, kinds = None, None, [np.int64]
+
+    def assign(self, labels, clients, rng):
+        parts = [np.array([2 * i, 2 * i + 1], self.kinds[i % len(self.kinds)]) for i in range(clients)]
+        return parts, np.arange(clients) % 2
+
+    def name_clients(self):
+        return self.names() if callable(self.names) else self.names
+
+
+def assign(partition, about=None, y=Y):
+    x = np.ones((len(y), 3), np.float32)
+    pool = Dataset(x, y, x[:0], y[:0], np.arange(len(y)) % 4, y[:0], about)
+    return assign_samples(pool, resolve({"data": {"partition": partition, "clients": 4, "fraction": 1}}).data, 0)
+
+
+@pytest.mark.parametrize("names", [["a", "b", "c"], list("abcde"), "abcd", np.array(list("abcd")), [1, 2, 3, 4]])
+def test_every_client_has_a_name_or_none(monkeypatch, names):
+    said = "must be a list of 4 texts, a name for each, and not a (list|str|ndarray)"
+    monkeypatch.setattr(Pairs, "names", names)
+    with pytest.raises(BadInput, match=rf"Pairs: \S*test_own_sources.py:\d+: what its name_clients\(\) returns {said}"):
+        assign(f"{__name__}:Pairs")
+    if not isinstance(names, np.ndarray):
+        with pytest.raises(BadInput, match=f"data.name = .*: the `client_names` in its `about` {said}"):
+            assign({"name": "natural", "split": "drawn"}, {"client_names": names})
+
+
+def test_names_of_clients_that_fail_are_named_with_their_partition(monkeypatch):
+    monkeypatch.setattr(Pairs, "names", lambda self: [][1])
+    with pytest.raises(FaultyCode, match="data.partition = .*Pairs: .*IndexError"):
+        assign(f"{__name__}:Pairs")
+
+
+@pytest.mark.parametrize("names, found", [(None, None), ((), None), (("a", "b"), ["a", "b"]), (["a", "b", "c"], None)])
+def test_every_group_has_a_name_or_none(monkeypatch, names, found):
+    monkeypatch.setattr(Pairs, "group_names", names)
+    monkeypatch.setattr(Pairs, "names", tuple("wxyz"))
+    dealt = assign(f"{__name__}:Pairs")
+    # A partition may have names for groups that have no client.
+    assert dealt.group_names == (found or names or None) and dealt.client_names == list("wxyz")
+    for wrong in (["a"], "ab", [1, 2]):
+        monkeypatch.setattr(Pairs, "group_names", wrong)
+        with pytest.raises(BadInput, match="Pairs: its group_names must be a list of 2 texts"):
+            assign(f"{__name__}:Pairs")
+
+
+@pytest.mark.parametrize("kinds", [[np.uint8], [np.int16], [np.uint64, np.int64]])
+def test_samples_may_be_numbered_by_integers_of_any_type(monkeypatch, kinds):
+    """Numbers of small types would overflow, and those of mixed ones become floats."""
+    monkeypatch.setattr(Pairs, "kinds", kinds)
+    monkeypatch.setattr(Pairs, "names", None)
+    dealt = assign(f"{__name__}:Pairs")
+    assert dealt.order.dtype == np.int64 and sorted(dealt.order.tolist()) == [*range(8)]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 from fedmpi.engines.loop import Loop
 from fedmpi.engines.vmap import Vmap
@@ -101,6 +102,8 @@ CHANGES = {
               "must give the same whether it trains or not"),
     "failure": (lambda z, training: z @ torch.ones(2) if training else z,
                 r"cannot take samples of shape \(6,\), in training: .*test_modes.py:[0-9]*: RuntimeError: "),
+    "always dropout": (lambda z, training: functional.dropout(z, .5),
+                       r"two passes over the same samples differ in evaluation, .* F.dropout\(x, p, self.training\)"),
     "squeeze": (lambda z, training: z.squeeze(),
                 r"for a single sample the network gives outputs of shape \(3,\), not \(1, 3\); name the dimension in "
                 r"squeeze, or use flatten\(1\)"),
