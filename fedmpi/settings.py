@@ -266,15 +266,6 @@ def list_keys(loc: tuple[int | str, ...], cls: type, values: Json) -> list[str]:
     return found
 
 
-def refuse_overshoot(lr_p: float, lam: float, centre: str) -> None:
-    """Refuse a learning rate with which steps that are pulled to a centre by lam would move ever further past it.
-
-    Raises ValueError, which names the setting `lr_p` and the centre."""
-    if lr_p * lam >= 2:
-        raise ValueError(f"lr_p = {lr_p}: with lam = {lam} every step would overshoot {centre} by more than the last "
-                         f"one; lr_p must be below 2 / lam = {2 / lam:.3g}")
-
-
 class TrainSettings(Protocol):
     """The settings of local training, see config.schema.Train: rooms below the configuration know them by this."""
     @property

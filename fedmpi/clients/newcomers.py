@@ -19,7 +19,7 @@ def refuse_newcomers(config: Config, method: Method) -> None:
     if not method.serves_newcomers:
         raise BadInput(f"{asked}: {method.title} cannot serve new clients; set data.new_clients = 0, or choose "
                        "another method (`fedmpi methods NAME` says how it serves them)")
-    if method.model.buffers and getattr(config.model, "running_stats", "") == "local":
+    if method.model.buffers and method.model.policy == "local":
         raise BadInput(f"{asked}: a new client has no running statistics of its own, which model.running_stats = local "
                        f"needs; set model.running_stats = average, or {AVOID_STATISTICS}")
 

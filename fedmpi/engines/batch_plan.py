@@ -118,7 +118,7 @@ def get_local_training(config: Config, when: int, to_judge: bool = False, decays
         to_judge: for what clients train only to be evaluated before round `when`. It has the learning rate of the round
             just trained, since a schedule may have none left after the last round.
         decays: whether the learning rate follows the run's schedule. What begins anew, as the model of a new client,
-            has the rate of the first round."""
+            has `train.lr` as it is."""
     t = config.train
     decay = t.rate_factor(max(when - 1, 0) if to_judge else when, config.rounds) if decays else 1.
     return LocalTraining(config.seed, when, t.batch, t.epochs, t.steps, t.lr * decay, t.momentum, decay,

@@ -18,7 +18,6 @@ that never took part, then for a round from the nearest of these to the result.
 Defaults. lam, inner and lr_p are those of pFedMe; none was tuned here."""
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
@@ -27,9 +26,10 @@ from torch import Tensor
 
 from fedmpi.clustering.kmeans_and_linkage import cluster_models, replace_entries
 from fedmpi.method import WHOLE, ClientData, Method, Participants, RowsByField, nbytes
-from fedmpi.models.slices import take_statistics, zero_statistics
+from fedmpi.methods._proximal import descend_on_envelope, refuse_overshoot
+from fedmpi.models.slices import zero_statistics
 from fedmpi.models.tables import average_used_rows, find_nearest_used, list_used_rows, table_row, table_row_or_mean
-from fedmpi.settings import Ge, Gt, Le, ModelCount, refuse_overshoot
+from fedmpi.settings import Ge, Gt, Le, ModelCount
 
 
 class Shared(NamedTuple):
@@ -93,17 +93,7 @@ class CGPFL(Method):
 
     def train_from(self, omega: Tensor, data: ClientData) -> tuple[Tensor, Tensor]:
         """Return theta and omega after local training from this context."""
-        lr_p = self.lr_p * data.decay
-
-        def step(state: tuple[Tensor, Tensor], grad: Callable[..., Tensor]) -> tuple[Tensor, Tensor]:
-            theta, omega = state
-            for _ in range(self.inner):
-                g = grad(self.model, theta)
-                theta = theta - lr_p * (g + self.lam * zero_statistics(theta - omega, self.model.buffers))
-            omega = omega - data.lr * self.lam * (omega - theta)
-            return theta, take_statistics(omega, theta, self.model.buffers)
-        trained = data.scan(step, (omega, omega))
-        return trained[0], trained[1]
+        return descend_on_envelope(self.model, omega, data, self.lam, self.lr_p, self.inner)
 
     def measure_squares(self, shared: Shared, omega: Tensor) -> Tensor:
         """Return the squared distances of a model (d,) from all contexts, (K,)."""

@@ -13,7 +13,8 @@ from typing import Annotated, NamedTuple
 
 from torch import Tensor
 
-from fedmpi.method import WHOLE, ClientData, Method, Participants, RowsByField
+from fedmpi.method import WHOLE, ClientData, Method, Participants, RowsByField, TrainSettings
+from fedmpi.methods._proximal import refuse_strong_pull
 from fedmpi.settings import Ge
 
 
@@ -46,6 +47,9 @@ class Ditto(Method):
 
     def init(self, n: int) -> tuple[Shared, Mine]:
         return Shared(self.model.start), Mine(self.model.start)
+
+    def check(self, train: TrainSettings) -> None:
+        refuse_strong_pull(train, "lam", self.lam, "w")
 
     def client(self, shared: Shared, mine: Mine, data: ClientData) -> tuple[Mine, Up]:
         v = data.descend(self.model, mine.v, pull=[(shared.w, self.lam, None)])

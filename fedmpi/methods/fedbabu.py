@@ -15,7 +15,10 @@ from typing import Annotated, NamedTuple
 
 from torch import Tensor
 
+from fedmpi.errors import BadInput
 from fedmpi.method import BASE, ClientData, Method, Nothing, Participants, RowsByField
+from fedmpi.models.flat import Model
+from fedmpi.models.slices import AVOID_STATISTICS
 from fedmpi.settings import Ge, PassCount
 
 # Names the draw of the fine-tuning's batches
@@ -42,6 +45,12 @@ class FedBABU(Method):
     paper = "Oh et al., ICLR 2022"
     judged_by = "the averaged model after `ft` epochs on the client's data (unadapted: the averaged model)"
     serves_newcomers = "the averaged model after `ft` epochs on its data, as every client"
+
+    def with_model(self, model: Model) -> Method:
+        if model.head.buffers:
+            raise BadInput(f"model.head: {self.title} never trains its head, so the BatchNorm in it would be evaluated "
+                           f"with the statistics of the start; choose a head without it, or {AVOID_STATISTICS}")
+        return super().with_model(model)
 
     def init(self, n: int) -> tuple[Shared, Nothing]:
         return Shared(self.model.start[self.model.phi]), Nothing()

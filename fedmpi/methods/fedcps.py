@@ -31,7 +31,8 @@ import torch
 from torch import Tensor
 
 from fedmpi.clustering.kmeans_and_linkage import replace_entries
-from fedmpi.method import WHOLE, ClientData, Method, Participants, RowsByField, nbytes, set_by_with_model
+from fedmpi.method import WHOLE, ClientData, Method, Participants, RowsByField, TrainSettings, nbytes, set_by_with_model
+from fedmpi.methods._proximal import refuse_strong_pull
 from fedmpi.models.flat import Model
 from fedmpi.models.slices import zero_statistics
 from fedmpi.models.tables import table_row
@@ -101,6 +102,10 @@ class FedCPS(Method):
 
     def with_model(self, model: Model) -> Method:
         return replace(self, model=model, tail=cut_tail(model, self.layers, "method.layers"))
+
+    def check(self, train: TrainSettings) -> None:
+        refuse_strong_pull(train, "lam", self.lam, "theta_j")
+        refuse_strong_pull(train, "lam_min", self.lam_min if self.lam else 0., "theta_j")
 
     def init(self, n: int) -> tuple[Shared, Mine]:
         w = self.model.starts(self.k)

@@ -28,7 +28,8 @@ import torch
 from torch import Tensor
 
 from fedmpi.clustering.kmeans_and_linkage import choose_start_centres, compute_mean_distance, kmeans
-from fedmpi.method import BASE, HEAD, WHOLE, ClientData, Method, Participants, RowsByField
+from fedmpi.method import BASE, HEAD, WHOLE, ClientData, Method, Participants, RowsByField, TrainSettings
+from fedmpi.methods._proximal import refuse_strong_pull
 from fedmpi.models.slices import zero_statistics
 from fedmpi.models.tables import table_row
 from fedmpi.settings import Ge, ModelCount
@@ -73,6 +74,9 @@ class FedMHC(Method):
     def init(self, n: int) -> tuple[Shared, Mine]:
         phi, h = self.model.start[self.model.phi], self.model.start[self.model.h]
         return Shared(phi, h.repeat(self.M, 1)), Mine(self.model.start)
+
+    def check(self, train: TrainSettings) -> None:
+        refuse_strong_pull(train, "lam", self.lam, "its anchor")
 
     def client(self, shared: Shared, mine: Mine, data: ClientData) -> tuple[Mine, Up]:
         w = self.model.join(shared.phi, table_row(shared.heads, self.choose_group(shared, data)))

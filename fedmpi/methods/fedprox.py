@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from fedmpi.method import ClientData, Nothing
+from fedmpi.method import ClientData, Nothing, TrainSettings
+from fedmpi.methods._proximal import refuse_strong_pull
 from fedmpi.methods.fedavg import FedAvg, Shared, Up
 from fedmpi.settings import Ge
 
@@ -22,6 +23,9 @@ class FedProx(FedAvg):
     title = "FedProx"
     paper = "Li et al., MLSys 2020"
     judged_by = "w, the global model (after local training: w_i)"
+
+    def check(self, train: TrainSettings) -> None:
+        refuse_strong_pull(train, "mu", self.mu, "w")
 
     def client(self, shared: Shared, mine: Nothing, data: ClientData) -> tuple[Nothing, Up]:
         return mine, Up(data.descend(self.model, shared.w, pull=[(shared.w, self.mu, None)]))

@@ -10,7 +10,8 @@ from typing import Annotated
 
 from torch import Tensor
 
-from fedmpi.method import ClientData
+from fedmpi.method import ClientData, TrainSettings
+from fedmpi.methods._proximal import refuse_strong_pull
 from fedmpi.methods.fedavg_plus import FedAvgPlus
 from fedmpi.settings import Ge
 
@@ -20,6 +21,9 @@ class FedProxPlus(FedAvgPlus):
     mu: Annotated[float, Ge(0), "pull of each model towards its global model"] = .001
 
     title = "FedProx+"
+
+    def check(self, train: TrainSettings) -> None:
+        refuse_strong_pull(train, "mu", self.mu, "w_k")
 
     def train(self, w: Tensor, data: ClientData) -> Tensor:
         return data.descend(self.model, w, pull=[(w, self.mu, None)])

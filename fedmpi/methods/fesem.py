@@ -10,10 +10,10 @@ round. `layers` makes the rows shorter; the members' mean is still taken over al
 to its centre by lam. `scale_by_share` puts the factor n_i / n that eq. 13 prints on the gradient. n counts the samples
 of the participants of the round before, which is all that the server knows; in the first round the factor is 1.
 New clients. The paper says nothing of them. Ours train for a round from the mean of the centres that have had members,
-as a client in its first round, and take the nearest of these by L2.
+as a client in its first round without `keep`, and take the nearest of these by L2.
 Departures. A client that has not taken part yet belongs to no cluster: it starts from the mean of the centres that
-have had members, and is evaluated with it. Where centres are far apart, it may then join the one nearest to that mean,
-whatever its data are. If fewer clients than clusters take part in the first round, clients that take part for the
+have had members (with `keep` from its own theta_i, which is the start of the run), and is evaluated with that mean.
+Where centres are far apart, it may then join the one nearest to the mean, whatever its data are. If fewer clients than clusters take part in the first round, clients that take part for the
 first time later found the other clusters, those with the farthest models first. The ledger counts k models down, as
 FedMHC's table II does, though a client needs only its own centre.
 Defaults. None was tuned here."""
@@ -34,7 +34,8 @@ from fedmpi.clustering.kmeans_and_linkage import (
     seed_unused,
 )
 from fedmpi.errors import BadInput
-from fedmpi.method import WHOLE, ClientData, Method, Nothing, Participants, RowsByField, Weights, nbytes
+from fedmpi.method import WHOLE, ClientData, Method, Nothing, Participants, RowsByField, TrainSettings, Weights, nbytes
+from fedmpi.methods._proximal import refuse_strong_pull
 from fedmpi.models.flat import Model
 from fedmpi.models.slices import join_slices, remove_slices
 from fedmpi.models.tables import average_used_rows, find_nearest_used, list_used_rows, table_row, table_row_or_mean
@@ -87,6 +88,9 @@ class FeSEM(Method):
                 raise BadInput(f"method.layers: {name!r} is not part of this model; it can be linear, or one of its "
                                f"blocks {', '.join(b for b in model.blocks if '.' not in b)}")
         return super().with_model(model)
+
+    def check(self, train: TrainSettings) -> None:
+        refuse_strong_pull(train, "lam", self.lam, "its centre")
 
     @property
     def slices(self) -> list[slice]:

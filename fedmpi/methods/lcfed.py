@@ -35,7 +35,8 @@ from torch import Tensor
 
 from fedmpi.clustering.kmeans_and_linkage import find_first_equal, kmeans, replace_entries
 from fedmpi.clustering.low_rank import compute_cosines, count_multiply_adds, find_principal_weights, scale_to_unit_rows
-from fedmpi.method import BASE, WHOLE, ClientData, Method, Participants, RowsByField, nbytes
+from fedmpi.method import BASE, WHOLE, ClientData, Method, Participants, RowsByField, TrainSettings, nbytes
+from fedmpi.methods._proximal import refuse_strong_pull
 from fedmpi.models.slices import zero_statistics
 from fedmpi.models.tables import table_row
 from fedmpi.settings import Ge, ModelCount
@@ -94,6 +95,9 @@ class LCFed(Method):
         if self.sample is not None and self.sample < self.D:
             raise ValueError(f"sample = {self.sample}: so few models have no D = {self.D} components; raise it, or "
                              "lower D")
+
+    def check(self, train: TrainSettings) -> None:
+        refuse_strong_pull(train, "mu + method.lam", self.mu + self.lam, "the centres")
 
     def warm_up_participants(self, n: int, seed: int) -> np.ndarray:
         drawn = np.random.default_rng((seed, SAMPLE_STREAM)).permutation(n)[:self.sample or self.D + 1]

@@ -12,15 +12,15 @@ evaluated here, too, as the model right after local training. If eta lam is abov
 Defaults. None was tuned here."""
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
 from torch import Tensor
 
 from fedmpi.method import WHOLE, ClientData, Method, Participants, RowsByField
-from fedmpi.models.slices import take_statistics, zero_statistics
-from fedmpi.settings import Ge, Gt, refuse_overshoot
+from fedmpi.methods._proximal import descend_on_envelope, refuse_overshoot
+from fedmpi.models.slices import take_statistics
+from fedmpi.settings import Ge, Gt
 
 
 class Shared(NamedTuple):
@@ -60,16 +60,7 @@ class PFedMe(Method):
         return Shared(self.model.start), Mine(self.model.start)
 
     def client(self, shared: Shared, mine: Mine, data: ClientData) -> tuple[Mine, Up]:
-        lr_p = self.lr_p * data.decay
-
-        def step(state: tuple[Tensor, Tensor], grad: Callable[..., Tensor]) -> tuple[Tensor, Tensor]:
-            w, theta = state
-            for _ in range(self.K):
-                g = grad(self.model, theta)
-                theta = theta - lr_p * (g + self.lam * zero_statistics(theta - w, self.model.buffers))
-            w = w - data.lr * self.lam * (w - theta)
-            return take_statistics(w, theta, self.model.buffers), theta
-        w, theta = data.scan(step, (shared.w, shared.w))
+        theta, w = descend_on_envelope(self.model, shared.w, data, self.lam, self.lr_p, self.K)
         return Mine(theta), Up(w)
 
     def serve_newcomer(self, shared: Shared, mine: Mine, data: ClientData) -> Tensor:

@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 import torch
 
+from fedmpi.errors import BadInput
 from fedmpi.methods.fedbabu import FedBABU
 from fedmpi.testing.contract import describe_run
 from fedmpi.testing.subject import Subject
+from tests.clients.normed import lab
 from tests.federations import Digits, OtherTests
 from tests.methods.reference import HEADS
 from tests.methods.trial import ROUNDS, again, correct, judged, mean, near, run
@@ -96,3 +98,11 @@ def test_both_accuracies_are_in_the_books(tmp_path, cache):
     for line in map(json.loads, (out / "metrics.jsonl").read_text().splitlines()):
         assert line["accuracy_mean"] > line["accuracy_mean_unadapted"] + .1
         assert "accuracy_mean_after" not in line
+
+
+@pytest.mark.parametrize("policy", ["local", "average"])
+def test_a_head_with_statistics_is_refused_since_it_is_never_trained(policy):
+    """They would stay at 0 and 1, while training normalises by those of the batches."""
+    with pytest.raises(BadInput, match=r"^model\.head: FedBABU never trains its head, .* choose a head without it"):
+        lab("fedbabu", policy, head=("5", "6", "8"))
+    assert lab("fedbabu", policy).method.model.buffers

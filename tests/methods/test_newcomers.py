@@ -15,6 +15,7 @@ from fedmpi.config.schema import Data, resolve
 from fedmpi.engines.loop import Loop
 from fedmpi.engines.vmap import Vmap
 from fedmpi.errors import BadInput
+from tests.clients.normed import model_of
 from tests.federations import Lab, View, method
 from tests.methods.reference import HEADS, Reference, fedah_mix, fedmhc_client
 from tests.methods.table import NAMES, SHOWN, marked
@@ -71,11 +72,11 @@ def test_every_method_says_how_or_refuses():
 
 
 def test_running_statistics_of_its_own_are_no_newcomers():
-    network = {"name": "resnet18", "norm": "batch", "running_stats": "local"}
-    config = resolve({"data": {"new_clients": 1}, "model": network})
-    bound = config.method.with_model(type("Net", (), {"buffers": [slice(0, 1)]})())
+    """The network says whose they are, also if its settings are a class of one's own."""
+    config = resolve({"data": {"new_clients": 1}})
     with pytest.raises(BadInput, match="running_stats = local needs; set model.running_stats = average, or use G"):
-        refuse_newcomers(config, bound)
+        refuse_newcomers(config, config.method.with_model(model_of("local")))
+    refuse_newcomers(config, config.method.with_model(model_of("average")))
 
 
 @pytest.mark.parametrize("name", marked(*SERVED))

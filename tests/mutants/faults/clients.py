@@ -53,6 +53,7 @@ FAULTS: list[tuple[str, str, str]] = [
     # new clients
     ("fedmpi.clients.newcomers:list_newcomers", "len(homes) + i", "i"),
     ("fedmpi.clients.newcomers:list_newcomers", "i % len(hosts)", "0"),
+    ("fedmpi.clients.newcomers:refuse_newcomers", 'method.model.policy == "local"', "False"),
     ("fedmpi.clients.newcomers:refuse_newcomers", "if not method.serves_newcomers", "if False"),
     ("fedmpi.clients.evaluation:Evaluator.measure_clients", "hosted.newcomers, hosted.shared, when, decays",
      "hosted.newcomers, hosted.shared, when, JUDGED, decays"),
