@@ -9,14 +9,12 @@ from fedmpi.config.schema import Config
 from fedmpi.data.federation import Federation
 from fedmpi.edge import Edge
 from fedmpi.engines.batch_plan import LocalTraining, count_batches, get_local_training
-from fedmpi.engines.dry_run import RoundWork, count_round_work, dry_run
+from fedmpi.engines.dry_run import RoundWork, count_round_work
 from fedmpi.method import Method, Participants, State
 from fedmpi.models.build import make_blank_samples
 
 # Number of the stage in which the round before the first one lies.
 WARM_UP_STAGE = -1
-# In the place of a stage: what it takes to tell the loss by which participants are chosen.
-LOSS_STAGE = -2
 
 
 @dataclass
@@ -35,6 +33,8 @@ class EdgeLedger:
     stage: int = 0
     # by stage and number of a client's training samples
     known: dict[tuple[int, int], RoundWork] = field(default_factory=dict)
+    # the same of what it takes to tell the loss by which participants are chosen
+    known_losses: dict[tuple[int, int], RoundWork] = field(default_factory=dict)
 
     @classmethod
     def from_config(cls, config: Config, method: Method, federation: Federation) -> EdgeLedger:
@@ -52,9 +52,10 @@ class EdgeLedger:
         if self.edge is None:
             return {}
         works = self.list_works(who)
-        trained = made * np.array([work.trained for work in works])
-        passed = [work.passed + (self.count_loss_work(int(n)).passed if told_losses else 0)
-                  for work, n in zip(works, who.sizes, strict=True)]
+        trained, passed = made * np.array([work.trained for work in works]), np.array([work.passed for work in works])
+        if told_losses:
+            losses = [self.count_loss_work(int(n)) for n in who.sizes]
+            trained, passed = trained + [work.trained for work in losses], passed + [work.passed for work in losses]
         return self.edge.compute_cost(trained, passed, nbytes)
 
     def list_works(self, who: Participants) -> list[RoundWork]:
@@ -73,17 +74,18 @@ class EdgeLedger:
         return self.known[stage, n]
 
     def count_loss_work(self, n: int) -> RoundWork:
-        """Return what it takes a client with n samples to tell its loss: forward passes, for the weights that it is
-        evaluated with (before they are adapted) and over them."""
-        if (LOSS_STAGE, n) not in self.known:
+        """Return what it takes a client with n samples to tell its loss in the present stage: what leads to the weights
+        that it is evaluated with (before they are adapted), such as a mix that it learns, and a pass with them."""
+        if (self.stage, n) not in self.known_losses:
             shared, mine = self.make_first_states()
-            passed, batches = n, count_batches(n, self.local.batch, False)
+            shared = self.method.stages(shared, self.rounds)[self.stage][1]
+            work = RoundWork(0, 0)
             if self.method.unadapted(shared, mine) is None:
                 sample = make_blank_samples(self.federation.shape, self.federation.dtype)
-                judged = dry_run(self.method.personal, self.method, shared, mine, sample, n, self.local).spent
-                passed, batches = passed + judged[1], batches + judged[2]
-            self.known[LOSS_STAGE, n] = RoundWork(0, passed, (), batches)
-        return self.known[LOSS_STAGE, n]
+                work = count_round_work(self.method, shared, mine, sample, n, self.local, self.method.personal)
+            self.known_losses[self.stage, n] = work._replace(
+                passed=work.passed + n, batches=work.batches + count_batches(n, self.local.batch, False))
+        return self.known_losses[self.stage, n]
 
     def make_first_states(self) -> tuple[State, State]:
         """Return the first Shared and Mine. They may be large, so they are not kept."""

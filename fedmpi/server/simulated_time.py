@@ -149,10 +149,10 @@ class SimulatedTime:
         """Return the seconds until each of some candidates has received the model and told its loss, (n,).
 
         Args:
-            works: the forward passes of each.
+            works: what it takes each to tell its loss.
             nbytes: bytes that it receives and sends."""
         cost = self.count_cost(who, works, nbytes)
-        seconds: np.ndarray = cost.transfer + cost.passes
+        seconds: np.ndarray = cost.transfer + cost.passes + cost.step * cost.whole
         return seconds
 
 

@@ -246,6 +246,16 @@ def test_candidates_that_leave_before_they_told_their_loss(tmp_path):
     assert found.participants.ids.tolist() == [1] and found.facts["late"] == [1] and found.seconds == .5
 
 
+def test_a_mix_that_is_learned_to_tell_a_loss_takes_its_steps():
+    """Three candidates make two steps of a second each, and pass ten samples forward in a third of one."""
+    settings = resolve({"train": {"sampling": "loss", "participation": .25, "candidates": 3},
+                        "stragglers": {"step_seconds": 1.}})
+    ledger = SimpleNamespace(list_works=lambda who: [RoundWork(10, 0, (1,))] * len(who.ids),
+                             count_loss_work=lambda n: RoundWork(20, 10, (2,), 1))
+    selector = ClientSelector(settings, None, SimpleNamespace(sizes=np.full(4, 10)), ledger)
+    assert selector.select(0, 0., (0, 0), lambda ids: -ids.astype(float)).seconds == pytest.approx(2 + 1 / 3 + 1)
+
+
 @pytest.mark.parametrize("parts, budget, made", [
     ((6,), 4, 4), ((6,), 0, 0), ((5, 20), 25, 25), ((5, 20), 10, None), ((5, 20), 1, 0), ((5, 20), 2, None),
     ((), 3, 0)])

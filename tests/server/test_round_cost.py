@@ -140,6 +140,22 @@ def test_who_told_its_loss_has_computed_it(mlp):
         assert ledger.count_loss_work(12) == RoundWork(0, 12, (), 2)
 
 
+@pytest.mark.parametrize("name, settings, works", [
+    # a mix of one epoch of 12 samples in two batches; its training passes them with the models that are mixed
+    ("fedah", {}, [RoundWork(12, 12 + 12, (2,), 4)]), ("pfedcam", {}, [RoundWork(12, 12, (2,), 2)]),
+    # its first stage evaluates g alone, and the second one passes g and the five clusters, too
+    ("ifca_cam", {"warm_up": 2, "k": 5}, [RoundWork(0, 12, (), 2), RoundWork(0, 12 + 6 * 12, (), 14)])])
+def test_what_it_takes_to_tell_a_loss_is_that_of_the_stage(mlp, name, settings, works):
+    federation, who = SimpleNamespace(sizes=np.full(4, 12), shape=(64,), dtype="float32"), Participants(
+        np.arange(2), np.full(2, 12), 0, 0)
+    ledger = EdgeLedger(Edge(cycles=3., frequency=1.), method(name, mlp, **settings), federation, local(), rounds=6)
+    for stage, work in enumerate(works):
+        ledger.stage = stage
+        assert ledger.count_loss_work(12) == work
+        alone, told = (ledger.compute_cost(who, 0, made=.5, told_losses=told)["T_comp"] for told in (False, True))
+        np.testing.assert_allclose(told - alone, 3 * work.trained + work.passed)
+
+
 def test_bad_edges():
     for setting in ({"cycles": 0}, {"power": -1.}, {"bandwidth": "fast"}):
         with pytest.raises(BadInput, match=f"edge.{next(iter(setting))} = .*should be"):
