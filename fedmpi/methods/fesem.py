@@ -13,9 +13,10 @@ New clients. The paper says nothing of them. Ours train for a round from the mea
 as a client in its first round without `keep`, and take the nearest of these by L2.
 Departures. A client that has not taken part yet belongs to no cluster: it starts from the mean of the centres that
 have had members (with `keep` from its own theta_i, which is the start of the run), and is evaluated with that mean.
-Where centres are far apart, it may then join the one nearest to the mean, whatever its data are. If fewer clients than clusters take part in the first round, clients that take part for the
-first time later found the other clusters, those with the farthest models first. The ledger counts k models down, as
-FedMHC's table II does, though a client needs only its own centre.
+Where centres are far apart, it may then join the one nearest to the mean, whatever its data are. If fewer clients than
+clusters take part in the first round, clients that take part for the first time later found the other clusters, those
+with the farthest models first. The ledger counts k models down, as FedMHC's table II does, though a client needs only
+its own centre.
 Defaults. None was tuned here."""
 from __future__ import annotations
 

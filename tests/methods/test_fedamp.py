@@ -23,8 +23,8 @@ def attention(models, alpha, sigma, own):
     """Return xi by loops; HeurFedAMP's if `own` is given."""
     n, xi = len(models), []
     if own is None:
-        sigma = sigma or statistics.median(
-            float(((models[i] - models[j]) ** 2).sum()) for i in range(n) for j in range(i))
+        apart = [float(((models[i] - models[j]) ** 2).sum()) for i in range(n) for j in range(i)]
+        sigma = sigma or statistics.median([d for d in apart if d > 0] or [0.])
         alpha = alpha or sigma / (n - 1)
     for i in range(n):
         row = []
@@ -123,12 +123,15 @@ def test_by_default_attention_follows_the_distances(scale):
     assert torch.equal(far.argmin(1), xi.clone().fill_diagonal_(0).argmax(1))
 
 
-def test_where_half_of_the_distances_are_0_models_are_not_mixed():
-    """This happens in the first round, or while most clients have never taken part."""
+def test_where_all_models_are_equal_they_are_not_mixed_and_equal_ones_do_not_fade_the_others():
+    """They are equal before the first round, and most of them are while most clients have never taken part."""
     rows = torch.zeros(5, 3).double()
-    rows[0] = 1.
     for few in (rows, rows[:1]):
         assert torch.equal(method("fedamp", network()).compute_attention(few @ few.T), torch.eye(len(few)).double())
+    rows[0] = 1.
+    xi = method("fedamp", network()).compute_attention(rows @ rows.T)
+    # the median of the four distances that are not 0 is 3, and so is each of them
+    near(xi[0], torch.tensor([1 - 4 * math.exp(-1) / 4] + [math.exp(-1) / 4] * 4).double())
     wide = method("fedamp", network(), sigma=1.)
     near(wide.compute_attention(rows @ rows.T)[1, 2:], torch.tensor([.25] * 3).double())
 
