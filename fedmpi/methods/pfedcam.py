@@ -21,6 +21,7 @@ from torch import Tensor
 from fedmpi.clustering.kmeans_and_linkage import cluster_models
 from fedmpi.method import WHOLE, ClientData, Method, Participants, RowsByField, nbytes
 from fedmpi.models.slices import zero_statistics
+from fedmpi.models.tables import mix_rows
 from fedmpi.settings import Ge, ModelCount, PassCount
 
 # Names the draw of the batches that the logits are learned on
@@ -65,12 +66,12 @@ class PFedCAM(Method):
     def interpolate(self, shared: Shared, mine: Mine, data: ClientData) -> tuple[Tensor, Tensor]:
         """Return the interpolated model, and the logits learned for it."""
         s = data.once(self.learn_logits, shared.Theta, mine.s)
-        return mix_models(s, shared.Theta), s
+        return mix_rows(s.softmax(-1), shared.Theta), s
 
     def learn_logits(self, Theta: Tensor, s: Tensor, data: ClientData) -> Tensor:
         """Return the logits of a client's weights for the models Theta, learned from the logits s."""
         def loss(s: Tensor, x: Tensor, y: Tensor) -> Tensor:
-            return self.model.loss(mix_models(s, Theta), x, y)
+            return self.model.loss(mix_rows(s.softmax(-1), Theta), x, y)
         return data.with_batches(self.interp_epochs, LOGITS_STREAM, kind="mix").descend(
             loss, s, lr=self.interp_lr, momentum=0.)
 
@@ -94,8 +95,3 @@ class PFedCAM(Method):
 
     def trained(self, shared: Shared, mine: Mine, up: Up) -> Tensor:
         return up.w
-
-
-def mix_models(s: Tensor, Theta: Tensor) -> Tensor:
-    """Return sum_k a_k Theta_k, without a matrix product: its bits would depend on how many clients train at once."""
-    return (s.softmax(-1)[:, None] * Theta).sum(0)

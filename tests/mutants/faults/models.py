@@ -5,6 +5,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.models.tables:table_row_or_mean", "average_used_rows(table, list_used())", "table.mean(0)"),
     ("fedmpi.models.tables:table_row_or_mean", "own.is_cuda or any_client(i < 0)", "own.is_cuda"),
     ("fedmpi.models.tables:table_row_or_mean", "own.is_cuda or ", ""),
+    ("fedmpi.models.tables:mix_rows", "if count_transforms():", "if False:"),
     ("fedmpi.models.max_pooling:MaxPool2x2.forward", "torch.is_grad_enabled() or ", ""),
     ("fedmpi.models.max_pooling:MaxPool2x2.forward", " or min(x.shape[-2:]) < 2", ""),
     ("fedmpi.models.max_pooling:MaxPool2x2.forward", "torch.maximum(rows", "torch.fmax(rows"),
