@@ -274,7 +274,8 @@ class LoopBatch(NamedTuple):
                 data._leave(w, trained.buffers)
             return gradient
         work, gradients, views = bind_module(net, w, None, data.local.smoothing)
-        flat = torch.zeros_like(w)
+        # Running statistics have no gradient.
+        flat = torch.zeros_like(w) if net.buffers else torch.empty_like(w)
         copy_to_each(views(flat), gradients(x, y))
         if net.buffers:
             # Forward passes move the running statistics of a model in `state`.
