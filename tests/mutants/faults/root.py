@@ -9,6 +9,8 @@ SETTINGS = "fedmpi.settings:"
 ROSTER = "fedmpi.ranks:"
 
 FAULTS: list[tuple[str, str, str]] = [
+    (RUN + "conduct", "if code == errors.BAD_INPUT:", "if False:"),
+    (RUN + "conduct", "if code == errors.BAD_INPUT:", "if True:"),
     ("fedmpi.preparation:announce_run", "bool(parts.method.model.buffers)", "True"),
     ("fedmpi.argument_names:name_arguments", "translate_options(str(error))", "str(error)"),
     ("fedmpi.hints:find_close_name", "if simplify_name(name) in simple", "if name in simple"),
