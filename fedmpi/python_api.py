@@ -31,7 +31,7 @@ from fedmpi.context import RankContext, RoundCallback
 from fedmpi.errors import AlreadyFinished, BadInput, FedmpiError, GivenUp
 from fedmpi.json_values import JsonObject
 from fedmpi.own_code.failures import describe_failure
-from fedmpi.paths import expand_user
+from fedmpi.paths import require_given_path, require_path
 from fedmpi.process_state import handle_signals, isolate_computation, restore_signals
 from fedmpi.result import Result, require_pandas
 from fedmpi.session import RunRequest, conduct, decide_and_tell, explain_failure, serve_as_worker, share_text
@@ -132,24 +132,6 @@ def require_config(config: object) -> str | Mapping[str, object]:
     return require_given_path("config", config, "the path of a YAML file, or a mapping of settings")
 
 
-def require_given_path(name: str, value: object, wanted: str) -> str:
-    """Return the path of an argument as text. Raises BadInput for what is not a path."""
-    path = require_path(name, value, wanted)
-    if path is None:
-        raise BadInput(f"{name}=None: give {wanted}")
-    return path
-
-
-def require_path(name: str, value: object, wanted: str = "a path") -> str | None:
-    """Return the path that an argument gives as text, None if it gives none. Raises BadInput for what is not a path."""
-    if value is None:
-        return None
-    if not isinstance(value, str | os.PathLike):
-        raise BadInput(f"{name}={value!r}: give {wanted}")
-    text = os.fspath(value)
-    return os.fspath(expand_user(text, name)) if isinstance(text, str) and text.startswith("~") else text
-
-
 def lead_run(world: Transport, request: RunRequest, context: RankContext, quiet: bool,
              on_round: RoundCallback) -> tuple[JsonObject, BaseException | None]:
     """Do the part of rank 0. Return what all ranks are told of the end (code, folder and message), and the exception
@@ -213,7 +195,7 @@ def load_result(folder: str | os.PathLike[str], *, own_code: bool = False) -> Re
         folder: the run folder
         own_code: `Result.model` may import classes that the run names and that are not built in: only if you trust it
     """
-    return Result(require_given_path("folder", folder, "the folder of a run"), own_code)
+    return Result(folder, own_code)
 
 
 @name_arguments()

@@ -151,7 +151,8 @@ def test_no_runs_at_a_time_and_no_ranks_are_refused(call, name):
     (lambda: fedmpi.sweep(3), "job=3: give the path of a job file"),
     (lambda: fedmpi.sweep("digits", out=3), "out=3: give a path"),
     (lambda: fedmpi.load_result(7), "folder=7: give the folder of a run"),
-    (lambda: fedmpi.load_result(None), "folder=None: give the folder of a run")])
+    (lambda: fedmpi.load_result(None), "folder=None: give the folder of a run"),
+    (lambda: fedmpi.Result(None), "folder=None: give the folder of a run")])
 def test_arguments_of_a_wrong_type_are_refused(call, said):
     with pytest.raises(fedmpi.BadInput, match=f"^{said}$"):
         call()

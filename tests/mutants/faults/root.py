@@ -9,6 +9,9 @@ SETTINGS = "fedmpi.settings:"
 ROSTER = "fedmpi.ranks:"
 
 FAULTS: list[tuple[str, str, str]] = [
+    ("fedmpi.result:Result.refuse_continued", "now is None or", "now and"),
+    ("fedmpi.result:Result.refuse_continued", 'or now["digest"] != self.digest', ""),
+    ("fedmpi.result:Result.__init__", 'require_given_path("folder", folder, "the folder of a run")', "folder"),
     (RUN + "conduct", "if code == errors.BAD_INPUT:", "if False:"),
     (RUN + "conduct", "if code == errors.BAD_INPUT:", "if True:"),
     ("fedmpi.preparation:announce_run", "bool(parts.method.model.buffers)", "True"),
@@ -76,8 +79,8 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.task:Task.score", ":.{SCORE_DIGITS}g}", "}"),
     ("fedmpi.process_state:renew_lock", "COMPUTING = threading.RLock()", "pass"),
     ("fedmpi.python_api:lead_run", "    decision.folder.fix_place()\n", ""),
-    ("fedmpi.python_api:require_path", 'text.startswith("~")', "False"),
-    ("fedmpi.result:Result.__init__", "Path(folder).absolute()", "Path(folder)"),
+    ("fedmpi.paths:require_path", 'text.startswith("~")', "False"),
+    ("fedmpi.result:Result.__init__", 'run")).absolute()', 'run"))'),
     ("fedmpi.process_state:handle_signals", "*SIGNALS", "*SIGNALS[1:]"),
     ("fedmpi.process_state:isolate_computation", "torch.set_num_threads(threads)", "pass"),
     ("fedmpi.process_state:isolate_computation", "torch.set_rng_state(generator)", "pass"),
