@@ -9,6 +9,7 @@ SETTINGS = "fedmpi.settings:"
 ROSTER = "fedmpi.ranks:"
 
 FAULTS: list[tuple[str, str, str]] = [
+    (SETUP + "accept_code", "if k not in now", "if False"),
     ("fedmpi.result:Result.refuse_continued", "now is None or", "now and"),
     ("fedmpi.result:Result.refuse_continued", 'or now["digest"] != self.digest', ""),
     ("fedmpi.result:Result.__init__", 'require_given_path("folder", folder, "the folder of a run")', "folder"),
