@@ -113,7 +113,10 @@ def name_definition(value: type | Callable[..., object]) -> str:
     for name in value.__qualname__.split("."):
         found = getattr(found, name, None)
     if found is not None and found is not value:
+        again = (f"if the module was imported again since, take it from there again (from {value.__module__} import "
+                 f"{value.__qualname__.partition('.')[0]}), else ")
+        has_file = value.__module__ != "__main__" and hasattr(sys.modules[value.__module__], "__file__")
         raise BadInput(f"{value.__qualname__} of {value.__module__} is another object now than the one that was given, "
-                       "and a run finds classes and functions by their names; give each a name of its own, or make "
-                       "what differs a setting")
+                       f"and a run finds classes and functions by their names; {again * has_file}give each a name of "
+                       "its own, or make what differs a setting")
     return f"{value.__module__}:{value.__qualname__}"

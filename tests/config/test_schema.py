@@ -280,8 +280,13 @@ def test_an_object_whose_name_another_one_has_taken_is_refused(monkeypatch):
     assert to_yaml_value({"method": {"name": second}}) == {"method": {"name": f"{__name__}:Twice"}}
     with pytest.raises(BadInput, match=f"^Twice of {__name__} is another object now than the one that was given"):
         load_config({}, {"method": first})
-    with pytest.raises(BadInput, match="make what differs a setting"):
+    again = rf"if the module was imported again since, take it from there again \(from {__name__} import Twice\), "
+    with pytest.raises(BadInput, match=again + "else give each a name of its own, or make what differs a setting"):
         load_config({}, {"evaluate": {"measures": [first]}})
+    # a notebook is not imported
+    monkeypatch.delattr(module, "__file__")
+    with pytest.raises(BadInput, match="by their names; give each a name of its own"):
+        load_config({}, {"method": first})
     # of what has no place in its module nothing can be said here
     monkeypatch.delattr(module, "Twice")
     assert to_yaml_value(first) == f"{__name__}:Twice"

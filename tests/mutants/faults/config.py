@@ -2,6 +2,8 @@
 from __future__ import annotations
 
 FAULTS: list[tuple[str, str, str]] = [
+    ("fedmpi.config.overrides:name_definition", "{again * has_file}", "{again}"),
+    ("fedmpi.config.overrides:name_definition", "{again * has_file}", ""),
     ("fedmpi.config.origins:name_origins", "if line in of_file", "if False"),
     ("fedmpi.config.origins:is_about", 'where.startswith(f"{key}.")', "where.startswith(key)"),
     ("fedmpi.config.schema:load_config", "if isinstance(overrides, Mapping)", "if overrides"),
