@@ -11,11 +11,12 @@ dots go into `**{"train.lr": 0.05}`."""
 from __future__ import annotations
 
 import atexit
+import inspect
 import json
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from numbers import Integral
 from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn
@@ -90,6 +91,9 @@ def run(config: str | os.PathLike[str] | Mapping[str, object], *, out: str | os.
         raise BadInput(f"time_limit={time_limit!r}: give whole minutes, or a text such as '01:30:00'")
     if not (on_round is None or callable(on_round)):
         raise BadInput(f"on_round={on_round!r}: give a function, which is called with a mapping after every round")
+    if on_round and is_only_begun(on_round):
+        raise BadInput(f"on_round={on_round!r}: a call of it only makes a coroutine or a generator, which nobody runs; "
+                       "give a plain function (def, without async and yield)")
     request = RunRequest(require_config(config), overrides, require_path("out", out),
                          require_path("resume", resume, "'auto', or the path of a checkpoint"), time_limit,
                          accept_changed_code=accept_changed_code)
@@ -123,6 +127,13 @@ def run(config: str | os.PathLike[str] | Mapping[str, object], *, out: str | os.
     if end["code"] != errors.FINISHED:
         raise_error(end["message"], end["code"])
     return Result(end["folder"], own_code=True)
+
+
+def is_only_begun(function: Callable[..., object]) -> bool:
+    """Say whether a call of a function runs nothing of it: it is `async`, or a generator."""
+    asked: list[object] = [function, type(function).__call__]
+    return any(inspect.iscoroutinefunction(one) or inspect.isgeneratorfunction(one) or inspect.isasyncgenfunction(one)
+               for one in asked)
 
 
 def require_config(config: object) -> str | Mapping[str, object]:

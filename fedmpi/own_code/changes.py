@@ -21,10 +21,9 @@ class CodeChange(TypedDict):
 
 def list_changes(then: Fingerprint, now: Fingerprint, after_round: int) -> list[CodeChange]:
     """Return the modules whose hashes differ, and classes without a file. What has no hash is not known to differ."""
+    pairs = {name: (find_hash(then, name), find_hash(now, name)) for name in sorted(then.keys() | now.keys())}
     return [CodeChange(after_round=after_round, module=name, then=then.get(name), now=now.get(name))
-            for name in sorted(then.keys() | now.keys())
-            if find_hash(then, name) != find_hash(now, name) and None not in (find_hash(then, name),
-                                                                              find_hash(now, name))]
+            for name, (old, new) in pairs.items() if old != new and None not in (old, new)]
 
 
 def find_hash(found: Fingerprint, name: str) -> str | None:

@@ -45,6 +45,6 @@ FAULTS: list[tuple[str, str, str]] = [
     (FINGERPRINT + "hash_module", "top not in list_plug_ins()", "True"),
     (FINGERPRINT + "find_home_modules", "is_own_module(base.__module__)", "False"),
     (FINGERPRINT + "refuse_stale", "before[0] is not made_by", "False"),
-    (CHANGES + "list_changes", "then.get(name, \"\") != now.get(name, \"\") and ", ""),
-    (CHANGES + "list_changes", " and None not in (then.get(name, \"\"), now.get(name, \"\"))", ""),
+    (CHANGES + "list_changes", "old != new and ", ""),
+    (CHANGES + "list_changes", " and None not in (old, new)", ""),
     (CHANGES + "refuse_other_code", "mine.get(name, \"\") != of_rank_0.get(name, \"\")", "False")]

@@ -9,6 +9,8 @@ SETTINGS = "fedmpi.settings:"
 ROSTER = "fedmpi.ranks:"
 
 FAULTS: list[tuple[str, str, str]] = [
+    ("fedmpi.python_api:is_only_begun", "[function, type(function).__call__]", "[function]"),
+    ("fedmpi.python_api:is_only_begun", "inspect.isgeneratorfunction(one)", "False"),
     (SETUP + "accept_code", "if k not in now", "if False"),
     ("fedmpi.result:Result.refuse_continued", "now is None or", "now and"),
     ("fedmpi.result:Result.refuse_continued", 'or now["digest"] != self.digest', ""),
