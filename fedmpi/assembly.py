@@ -147,7 +147,7 @@ def accept_code(snapshot: checkpoint.Snapshot, now: Fingerprint, accept: bool,
     if not accept:
         refuse_changes(changes, f"the checkpoint of round {snapshot.round}", "put back what it was, start a new run "
                        "with another --out, or accept the change by --accept-changed-code, which result.json will say")
-    return changes, describe_accepted(changes)
+    return changes, describe_accepted(changes) + describe_unknown_code({k: v for k, v in then.items() if k not in now})
 
 
 def log_cause(folder: RunFolder, error: FaultyCode) -> BadInput:

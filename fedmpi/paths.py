@@ -26,6 +26,24 @@ def expand_user(text: str, where: str) -> Path:
                        "path") from None
 
 
+def require_given_path(name: str, value: object, wanted: str) -> str:
+    """Return the path of an argument as text. Raises BadInput for what is not a path."""
+    path = require_path(name, value, wanted)
+    if path is None:
+        raise BadInput(f"{name}=None: give {wanted}")
+    return path
+
+
+def require_path(name: str, value: object, wanted: str = "a path") -> str | None:
+    """Return the path that an argument gives as text, None if it gives none. Raises BadInput for what is not a path."""
+    if value is None:
+        return None
+    if not isinstance(value, str | os.PathLike):
+        raise BadInput(f"{name}={value!r}: give {wanted}")
+    text = os.fspath(value)
+    return os.fspath(expand_user(text, name)) if isinstance(text, str) and text.startswith("~") else text
+
+
 def is_wrong_path(error: BaseException | None) -> bool:
     """Say whether an error is about a path that the user gave, and not about a disk that fails."""
     return isinstance(error, OSError) and error.errno in WRONG_PATH

@@ -11,11 +11,12 @@ dots go into `**{"train.lr": 0.05}`."""
 from __future__ import annotations
 
 import atexit
+import inspect
 import json
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from numbers import Integral
 from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn
@@ -31,7 +32,7 @@ from fedmpi.context import RankContext, RoundCallback
 from fedmpi.errors import AlreadyFinished, BadInput, FedmpiError, GivenUp
 from fedmpi.json_values import JsonObject
 from fedmpi.own_code.failures import describe_failure
-from fedmpi.paths import expand_user
+from fedmpi.paths import require_given_path, require_path
 from fedmpi.process_state import handle_signals, isolate_computation, restore_signals
 from fedmpi.result import Result, require_pandas
 from fedmpi.session import RunRequest, conduct, decide_and_tell, explain_failure, serve_as_worker, share_text
@@ -90,6 +91,9 @@ def run(config: str | os.PathLike[str] | Mapping[str, object], *, out: str | os.
         raise BadInput(f"time_limit={time_limit!r}: give whole minutes, or a text such as '01:30:00'")
     if not (on_round is None or callable(on_round)):
         raise BadInput(f"on_round={on_round!r}: give a function, which is called with a mapping after every round")
+    if on_round and is_only_begun(on_round):
+        raise BadInput(f"on_round={on_round!r}: a call of it only makes a coroutine or a generator, which nobody runs; "
+                       "give a plain function (def, without async and yield)")
     request = RunRequest(require_config(config), overrides, require_path("out", out),
                          require_path("resume", resume, "'auto', or the path of a checkpoint"), time_limit,
                          accept_changed_code=accept_changed_code)
@@ -125,29 +129,18 @@ def run(config: str | os.PathLike[str] | Mapping[str, object], *, out: str | os.
     return Result(end["folder"], own_code=True)
 
 
+def is_only_begun(function: Callable[..., object]) -> bool:
+    """Say whether a call of a function runs nothing of it: it is `async`, or a generator."""
+    asked: list[object] = [function, type(function).__call__]
+    return any(inspect.iscoroutinefunction(one) or inspect.isgeneratorfunction(one) or inspect.isasyncgenfunction(one)
+               for one in asked)
+
+
 def require_config(config: object) -> str | Mapping[str, object]:
     """Return a configuration as it was given, a path as text. Raises BadInput for anything else."""
     if isinstance(config, Mapping):
         return config
     return require_given_path("config", config, "the path of a YAML file, or a mapping of settings")
-
-
-def require_given_path(name: str, value: object, wanted: str) -> str:
-    """Return the path of an argument as text. Raises BadInput for what is not a path."""
-    path = require_path(name, value, wanted)
-    if path is None:
-        raise BadInput(f"{name}=None: give {wanted}")
-    return path
-
-
-def require_path(name: str, value: object, wanted: str = "a path") -> str | None:
-    """Return the path that an argument gives as text, None if it gives none. Raises BadInput for what is not a path."""
-    if value is None:
-        return None
-    if not isinstance(value, str | os.PathLike):
-        raise BadInput(f"{name}={value!r}: give {wanted}")
-    text = os.fspath(value)
-    return os.fspath(expand_user(text, name)) if isinstance(text, str) and text.startswith("~") else text
 
 
 def lead_run(world: Transport, request: RunRequest, context: RankContext, quiet: bool,
@@ -213,7 +206,7 @@ def load_result(folder: str | os.PathLike[str], *, own_code: bool = False) -> Re
         folder: the run folder
         own_code: `Result.model` may import classes that the run names and that are not built in: only if you trust it
     """
-    return Result(require_given_path("folder", folder, "the folder of a run"), own_code)
+    return Result(folder, own_code)
 
 
 @name_arguments()

@@ -1,6 +1,7 @@
 """What a finished run found, read from its folder when it is asked for."""
 from __future__ import annotations
 
+import os
 import warnings
 from functools import cached_property
 from pathlib import Path
@@ -13,6 +14,7 @@ from fedmpi.errors import BadInput
 from fedmpi.extras import require_extra
 from fedmpi.faults import choose_attackers, read_attack
 from fedmpi.json_values import JsonObject
+from fedmpi.paths import require_given_path
 from fedmpi.storage import run_status
 from fedmpi.task import find_task
 
@@ -24,7 +26,8 @@ if TYPE_CHECKING:
 
 
 class Result:
-    """What a finished run found.
+    """What a finished run found. If the run was continued since, or is at it, all that is read from its folder is
+    refused by BadInput, since it would be that of another state than `values`.
 
     Args:
         folder: the run folder
@@ -33,9 +36,10 @@ class Result:
     Raises:
         BadInput: if the folder holds no finished run."""
 
-    def __init__(self, folder: str | Path, own_code: bool = False):
+    def __init__(self, folder: str | os.PathLike[str], own_code: bool = False):
         # a whole path, since the program may change its working folder
-        self.folder, self.own_code = Path(folder).absolute(), own_code
+        self.folder = Path(require_given_path("folder", folder, "the folder of a run")).absolute()
+        self.own_code = own_code
         run_status.read_settings(self.folder)
         found = run_status.read_outcome(self.folder)
         if found.result is None:
@@ -66,25 +70,51 @@ class Result:
         """SHA-256 of the final state of the server and of all clients, as the command `fedmpi run` prints it."""
         return self.values["digest"]
 
-    @cached_property
+    def refuse_continued(self) -> None:
+        """Raise BadInput if the run's folder holds another result than that which `values` has, or none: the run was
+        continued. It costs the reading of result.json."""
+        with name_arguments():
+            now = run_status.read_result(self.folder)
+        if now is None or now["digest"] != self.digest:
+            what = "was continued" if self.folder.is_dir() else "was moved or removed"
+            raise BadInput(f"{self.folder} {what} since this result was read; call fedmpi.load_result again")
+
+    @property
     def config(self) -> JsonObject:
-        """All settings of the run, as nested mappings."""
-        return run_status.read_settings(self.folder)
+        """All settings of the run, as nested mappings. Raises BadInput if the run was continued."""
+        self.refuse_continued()
+        return self._config
 
     @cached_property
+    def _config(self) -> JsonObject:
+        return run_status.read_settings(self.folder)
+
+    @property
     def metrics(self) -> pd.DataFrame:
         """Measures of every round, a row each; the index is `round`. docs/file-formats.md explains the columns.
 
-        Raises BadInput if metrics.jsonl is missing or damaged."""
+        Raises BadInput if metrics.jsonl is missing or damaged, or the run was continued."""
+        self.refuse_continued()
+        return self._metrics
+
+    @cached_property
+    def _metrics(self) -> pd.DataFrame:
         pandas, lines = require_pandas(), run_status.read_metrics(self.folder)
         if not lines:
             raise BadInput(f"{self.folder / 'metrics.jsonl'} is missing or damaged in its first line; `values` has the "
                            "measures of the last round")
         return pandas.DataFrame(lines).set_index("round")
 
-    @cached_property
+    @property
     def history(self) -> dict[str, np.ndarray]:
-        """Return `round` (rounds,) and measures (rounds, clients[, width]); nan, or 0 for integers: not measured."""
+        """Return `round` (rounds,) and measures (rounds, clients[, width]); nan, or 0 for integers: not measured.
+
+        Raises BadInput if history.h5 is missing, or the run was continued."""
+        self.refuse_continued()
+        return self._history
+
+    @cached_property
+    def _history(self) -> dict[str, np.ndarray]:
         from fedmpi.storage.history import read_history
         path = self.folder / "history.h5"
         if not path.exists():
@@ -142,7 +172,8 @@ class Result:
             client: number of the client whose model it is; None: the server's one model for everybody
 
         Raises:
-            BadInput: if there is no such model, or no checkpoint."""
+            BadInput: if there is no such model, or no checkpoint, or the run was continued."""
+        self.refuse_continued()
         from fedmpi.commands.export import load_model
         from fedmpi.process_state import isolate_computation
         with isolate_computation(), name_arguments():
@@ -162,7 +193,9 @@ class Result:
             part: train, validation or test
 
         Raises:
-            BadInput: if there is no such client or part, no checkpoint, or if the data have changed since the run."""
+            BadInput: if there is no such client or part, no checkpoint, or if the data have changed since the run,
+                or it was continued."""
+        self.refuse_continued()
         from fedmpi.commands.export import load_samples
         with name_arguments():
             if (number := require_client(client)) is None:
@@ -171,7 +204,8 @@ class Result:
 
     def plot(self) -> Figure:
         """Return a Matplotlib figure of the mean accuracy, or squared error, by round. A notebook shows it, and
-        `savefig` writes it."""
+        `savefig` writes it. Raises BadInput if the run was continued."""
+        self.refuse_continued()
         from fedmpi.report.figures.accuracy import draw_accuracy_by_round
         from fedmpi.report.results import collect_folder_results
         results = collect_folder_results([self.folder])

@@ -203,6 +203,8 @@ def conduct(world: Transport, context: RankContext, decision: Decision, ends: De
             raise
         words, code = explain_failure(world, context, error)
         mark_refusal(code)
+        if code == errors.BAD_INPUT:
+            world.on_failure = note_failure = make_failure_logger(progress, decision.folder, refused=True)
         if world.size == 1:
             words = note_failure(words)
         world.fail(words, code)
@@ -237,13 +239,14 @@ def announce_saved(run: Run) -> int:
     return errors.SAVED
 
 
-def make_failure_logger(progress: Progress, folder: RunFolder) -> Callable[[str], str]:
-    """Make the function that logs a failure in full, unlocks the folder and returns what the terminal should say."""
+def make_failure_logger(progress: Progress, folder: RunFolder, refused: bool = False) -> Callable[[str], str]:
+    """Make the function that logs a failure in full, unlocks the folder and returns what the terminal should say: how
+    to go on, too, unless this start was refused, perhaps because its checkpoint cannot be continued."""
     def note(message: str) -> str:
         progress.note(message)
         folder.release()
         first, trace = split_traceback(message, folder.log_path)
-        remedy = describe_saved(folder.path)
+        remedy = "" if refused else describe_saved(folder.path)
         if not remedy and first.endswith(errors.ROUND_GIVEN_UP):
             remedy = f"\nnothing is saved yet; start again with --out {folder.path} --resume auto, which begins anew"
         return first + trace + remedy

@@ -57,7 +57,8 @@ def test_a_home_folder_is_meant_by_its_sign(tmp_path, monkeypatch):
     (tmp_path / "c.yaml").write_text(json.dumps(SMALL | {"data": {
         "clients": 6, "fraction": .2, "root": os.path.expanduser("~/data")}}))
     fedmpi.run("~/c.yaml", out="~/run", quiet=True, rounds=1)
-    assert fedmpi.load_result("~/run").folder == tmp_path / "run" and not (tmp_path / "~").exists()
+    for read in (fedmpi.load_result, fedmpi.Result):
+        assert read("~/run").folder == tmp_path / "run" and not (tmp_path / "~").exists()
 
 
 def test_the_folder_of_checkpoints_is_no_run(tmp_path):
@@ -115,6 +116,32 @@ def test_new_clients_have_no_model_that_was_kept(tmp_path):
         found.model(4)
     with pytest.raises(BadInput, match="client=6: the run has clients 0 to 3"):
         found.model(6)
+
+
+READERS = {"config": lambda found: found.config, "metrics": lambda found: found.metrics,
+           "history": lambda found: found.history, "clients": lambda found: found.clients(),
+           "clusters": lambda found: found.clusters(), "model": lambda found: found.model(0),
+           "samples": lambda found: found.samples(0), "plot": lambda found: found.plot()}
+
+
+def test_a_result_does_not_mix_with_what_its_continued_run_left(tmp_path):
+    """`values` are those of round 2, and nothing of round 3 is given beside them: neither in that round nor after."""
+    def refuse_all(line):
+        for name, read in READERS.items():
+            with pytest.raises(BadInput, match="/run was continued since this result was read; call fedmpi.load_res"):
+                read(found)
+            asked.append(name)
+    asked, found = [], fedmpi.run(SMALL, out=tmp_path / "run", quiet=True)
+    # What it has read already is refused, too.
+    assert all(read(found) is not None for read in READERS.values())
+    again = fedmpi.run(SMALL, out=tmp_path / "run", quiet=True, resume="auto")
+    assert all(read(found) is not None for read in READERS.values()) and again.digest == found.digest
+    now = fedmpi.run(SMALL, out=tmp_path / "run", quiet=True, resume="auto", rounds=3, on_round=refuse_all)
+    refuse_all({})
+    assert asked == [*READERS] * 2 and found.values["rounds"] == 2 and len(now.metrics) == 3
+    (tmp_path / "run").rename(tmp_path / "moved")
+    with pytest.raises(BadInput, match="/run was moved or removed since this result was read; call fedmpi.load_result"):
+        now.model(0)
 
 
 class Fileless(FedAvg):

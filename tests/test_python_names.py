@@ -1,6 +1,7 @@
 """The other names of `import fedmpi`: plan, sweep, list_methods; bad keywords, and what the import loads."""
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
@@ -151,10 +152,34 @@ def test_no_runs_at_a_time_and_no_ranks_are_refused(call, name):
     (lambda: fedmpi.sweep(3), "job=3: give the path of a job file"),
     (lambda: fedmpi.sweep("digits", out=3), "out=3: give a path"),
     (lambda: fedmpi.load_result(7), "folder=7: give the folder of a run"),
-    (lambda: fedmpi.load_result(None), "folder=None: give the folder of a run")])
+    (lambda: fedmpi.load_result(None), "folder=None: give the folder of a run"),
+    (lambda: fedmpi.Result(None), "folder=None: give the folder of a run")])
 def test_arguments_of_a_wrong_type_are_refused(call, said):
     with pytest.raises(fedmpi.BadInput, match=f"^{said}$"):
         call()
+
+
+async def tell_later(line):
+    """A function that only makes a coroutine."""
+
+
+def yield_lines(line):
+    yield line
+
+
+class Teller:
+    """An object that is called as an `async` function."""
+
+    async def __call__(self, line):
+        yield line
+
+
+@pytest.mark.parametrize("function", [tell_later, yield_lines, functools.partial(yield_lines), Teller()])
+def test_a_function_of_which_a_call_runs_nothing_is_refused(function, tmp_path):
+    with pytest.raises(BadInput, match="^on_round=.* a call of it only makes a coroutine or a generator, which nobody "
+                                       r"runs; give a plain function \(def, without async and yield\)$"):
+        fedmpi.run("quickstart", out=tmp_path / "run", on_round=function)
+    assert not (tmp_path / "run").exists()
 
 
 def test_threads_of_one_process_compute_one_after_another():

@@ -29,6 +29,7 @@ from fedmpi.models import precision
 from fedmpi.models.build import as_input, make_blank_samples
 from fedmpi.models.flat import Model
 from fedmpi.own_code.changes import describe_unknown_code, list_changes, warn_of_changes
+from fedmpi.server.checkpoint_writer import restore_shared
 from fedmpi.server_only import hide_server_only
 from fedmpi.storage import checkpoint
 from fedmpi.storage.atomic import atomic
@@ -227,7 +228,7 @@ def restore_state(path: Path, snapshot: checkpoint.Snapshot, config: Config, met
     precision.set_precision(config.precision)
     n = len(federation.sizes)
     shared, mine = method.init(n)
-    shared = type(shared)(*(torch.from_numpy(snapshot.shared[name]) for name in shared._fields))
+    shared = restore_shared(path, snapshot, shared, mine)
     engine = engine_choice.build_engine(snapshot.extra["engine"], config)
     group = HostedClients(method, shared, mine, engine, federation, range(n), config, torch.device("cpu"))
     group.restore_states(path, snapshot.ids)

@@ -5,6 +5,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 
 from fedmpi.config.load import parse_yaml
 from fedmpi.errors import BadInput
@@ -47,7 +48,7 @@ def apply_overrides(values: JsonObject, overrides: Sequence[str] | Mapping[str, 
 def read_overrides(overrides: Sequence[str] | Mapping[str, object]) -> Iterator[tuple[str, Json]]:
     """Yield each setting that is replaced, with its value. Raises BadInput for what is not a setting and value."""
     if isinstance(overrides, Mapping):
-        yield from flatten_values(overrides)
+        yield from flatten_values(name_data_class(overrides))
     else:
         for text in overrides:
             yield from flatten_values(dict([read_text(text)]))
@@ -89,16 +90,23 @@ def flatten_values(values: Mapping[str, object], prefix: str = "") -> Iterator[t
             yield from flatten_values(value, f"{prefix}{key}.")
 
 
+def name_data_class(values: Mapping[str, object]) -> Mapping[str, object]:
+    """Return settings in which a class that is given for `data` is the name of the data set."""
+    return {**values, "data": {"name": values["data"]}} if inspect.isclass(values.get("data")) else values
+
+
 def to_yaml_value(value: object) -> Json:
     """Return a Python value as YAML would have it: a path as its text, a class or a function as `module:name`, numbers
     of NumPy as plain ones. What YAML has no counterpart for is returned as it is, for the check of the setting to
-    refuse."""
+    refuse. Raises BadInput for a class or function that a run would not find by its name."""
     if isinstance(value, Mapping):
         return {key: to_yaml_value(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [to_yaml_value(inner) for inner in value]
     if inspect.isclass(value) or inspect.isfunction(value):
         return name_definition(value)
+    if isinstance(value, partial):
+        return name_partial(value)
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if hasattr(value, "tolist"):
@@ -113,7 +121,21 @@ def name_definition(value: type | Callable[..., object]) -> str:
     for name in value.__qualname__.split("."):
         found = getattr(found, name, None)
     if found is not None and found is not value:
+        again = (f"if the module was imported again since, take it from there again (from {value.__module__} import "
+                 f"{value.__qualname__.partition('.')[0]}), else ")
+        has_file = value.__module__ != "__main__" and hasattr(sys.modules[value.__module__], "__file__")
         raise BadInput(f"{value.__qualname__} of {value.__module__} is another object now than the one that was given, "
-                       "and a run finds classes and functions by their names; give each a name of its own, or make "
-                       "what differs a setting")
+                       f"and a run finds classes and functions by their names; {again * has_file}give each a name of "
+                       "its own, or make what differs a setting")
     return f"{value.__module__}:{value.__qualname__}"
+
+
+def name_partial(value: partial[object]) -> str:
+    """Return `module:name` of a partial function, which itself has no name, where the module of what it calls, or the
+    program, holds it. Raises BadInput if neither does."""
+    for module in (getattr(value.func, "__module__", None), "__main__"):
+        for name, held in [*getattr(sys.modules.get(str(module)), "__dict__", {}).items()]:
+            if held is value:
+                return f"{module}:{name}"
+    raise BadInput(f"{shorten_value(value)}: a run finds functions by their names, and a partial function has none "
+                   "that is known here; give its name, as in model='module:mk'")

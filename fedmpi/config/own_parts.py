@@ -8,7 +8,8 @@ from fedmpi import registry
 from fedmpi.config.schema import Config
 from fedmpi.errors import BadInput
 from fedmpi.models.nets import Custom
-from fedmpi.own_code.fingerprint import Fingerprint, hash_own_code
+from fedmpi.own_code.fingerprint import Fingerprint
+from fedmpi.own_code.without_file import hash_all_own_code
 from fedmpi.paths import expand_user
 
 # Stands for the file with the initial weights among the modules of a fingerprint.
@@ -37,7 +38,8 @@ def fingerprint_code(config: Config, measures: bool = True) -> Fingerprint:
     Args:
         measures: whether the functions of `evaluate.measures`, which change no result, count."""
     start = getattr(config.model, "start", None)
-    return hash_own_code(list_own_parts(config, measures)) | ({} if start is None else {START_FILE: hash_start(start)})
+    found = hash_all_own_code(list_own_parts(config, measures))
+    return found | ({} if start is None else {START_FILE: hash_start(start)})
 
 
 def hash_start(start: str) -> str:

@@ -14,7 +14,7 @@ from fedmpi.config.evaluation import Evaluate as Evaluate
 from fedmpi.config.evaluation import StopSettings as StopSettings
 from fedmpi.config.load import parse_yaml, read_yaml, refuse_endless
 from fedmpi.config.origins import name_origins
-from fedmpi.config.overrides import apply_overrides, to_yaml_value
+from fedmpi.config.overrides import apply_overrides, name_data_class, to_yaml_value
 from fedmpi.config.source_settings import NamedSettings, build_source, separate_source
 from fedmpi.config.train import Train as Train
 from fedmpi.edge import Edge
@@ -154,7 +154,7 @@ def load_config(source: str | Path | Mapping[str, object],
             the override. Values are looked at only if a section has no unknown keys, and whether sections fit together
             only if each is right by itself."""
     if isinstance(source, Mapping):
-        return resolve(apply_overrides(to_yaml_value(source), overrides))
+        return resolve(apply_overrides(to_yaml_value(name_data_class(source)), overrides))
     path = find_shipped(source, "configs")
     try:
         text = read_yaml(path)

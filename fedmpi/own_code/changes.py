@@ -11,7 +11,8 @@ from fedmpi.own_code.places import show_relative_path
 
 
 class CodeChange(TypedDict):
-    """A module that was changed while its run was stopped: after which round, and its hashes."""
+    """A module, or `module:Class` without a file, that was changed while its run was stopped: after which round, and
+    its hashes."""
     after_round: int
     module: str
     then: str | None
@@ -19,10 +20,17 @@ class CodeChange(TypedDict):
 
 
 def list_changes(then: Fingerprint, now: Fingerprint, after_round: int) -> list[CodeChange]:
-    """Return the modules whose hashes differ. A module without a hash is not known to differ."""
+    """Return the modules whose hashes differ, and classes without a file. What has no hash is not known to differ."""
+    pairs = {name: (find_hash(then, name), find_hash(now, name)) for name in sorted(then.keys() | now.keys())}
     return [CodeChange(after_round=after_round, module=name, then=then.get(name), now=now.get(name))
-            for name in sorted(then.keys() | now.keys())
-            if then.get(name, "") != now.get(name, "") and None not in (then.get(name, ""), now.get(name, ""))]
+            for name, (old, new) in pairs.items() if old != new and None not in (old, new)]
+
+
+def find_hash(found: Fingerprint, name: str) -> str | None:
+    """Return the hash of a module or of `module:Class`, "" if it is not there. It is None, for unknown, for a class
+    whose module has None, as in checkpoints of versions that had no hashes of code without a file."""
+    module = name.partition(":")[0]
+    return found[name] if name in found else None if found.get(module, "") is None else ""
 
 
 def leave_out_measures(changes: list[CodeChange], needed: Fingerprint, had_some: bool) -> list[CodeChange]:

@@ -4,7 +4,7 @@ These files are that of the module itself, those of the packages that the module
 beside them that their text imports. Names of modules stand for places, so that a folder may be moved. Of a package in
 an installation such as site-packages only files of the same package count, and other libraries are left out. A library
 that is not a plug-in, such as torch in `torch.nn:Linear`, counts by its version. A file inside a zip counts as the
-whole zip. Code without a file, as a notebook has it, has None for a hash; `without_file` tells what it does.
+whole zip. Code without a file, as a notebook has it, has None for a hash here; `without_file` tells what it does.
 
 What is not seen: imports of names that are worked out when they run, and files that are read as data."""
 from __future__ import annotations
@@ -167,8 +167,9 @@ def refuse_stale(name: str, value: str) -> None:
         # It was imported again.
         _first_seen[name] = (made_by, value)
     elif before[1] != value:
-        raise BadInput(f"module {name} was changed after this Python had imported it, so what would run is not what "
-                       "its file says; start Python again, or call importlib.reload")
+        raise BadInput(f"module {name} was changed after this Python had imported it, so what would run may not be "
+                       f"what its file says; start Python again, or call importlib.reload({name}) and import the class "
+                       "again (%autoreload is not enough)")
 
 
 def join_hashes(found: Mapping[str, Iterable[str]]) -> str:

@@ -1,4 +1,4 @@
-"""The hash of a class that has no file, as in a notebook: what it does, told by its functions and their values.
+"""The hash of code that has no file, as in a notebook: what a class does, told by its functions and their values.
 
 What counts is the same in every process and wherever the text stands: no lines, no addresses, no order of sets. Of
 what is defined in a file only the name counts, or the file if it is the user's own."""
@@ -7,14 +7,17 @@ from __future__ import annotations
 import dis
 import functools
 import hashlib
+import inspect
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import PurePath
 from types import CodeType, EllipsisType, FunctionType, MethodType, ModuleType
 
 import numpy as np
 
-from fedmpi.own_code.fingerprint import hash_module
+from fedmpi.own_code.fingerprint import Fingerprint, find_home_modules, hash_module, hash_own_code
 from fedmpi.own_code.places import PACKAGE, is_own_module
 
 # Values that are told by their text.
@@ -26,6 +29,8 @@ BOOKKEEPING = {"__module__", "__qualname__", "__doc__", "__dict__", "__weakref__
 HOLDS = ("fget", "fset", "fdel", "func", "args", "keywords", "__func__", "__self__", "__wrapped__")
 HOLDERS = (property, staticmethod, classmethod, MethodType, functools.partial, functools.partialmethod,
            functools.cached_property)
+# What Python has for the file of `__main__` that it reads from standard input.
+STANDARD_INPUT = "<stdin>"
 # Instructions that read a name from the module.
 READS_GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME")
 
@@ -37,6 +42,37 @@ def hash_class_without_file(cls: type) -> str:
     return hashlib.sha256(found.encode(errors="surrogateescape")).hexdigest()
 
 
+def hash_all_own_code(things: Iterable[object]) -> Fingerprint:
+    """Return what `hash_own_code` does, but of code without a file, as in a notebook, `module:name` with a hash of what
+    each class and function does. Where that is not known, as of values that are nested too deeply, the module has None.
+
+    Raises BadInput as `hash_own_code` does."""
+    things = [*things]
+    found = hash_own_code(things)
+    for module in [name for name, value in found.items() if value is None and has_no_file(name)]:
+        parts = {f"{module}:{name_part(thing)}": thing for thing in things
+                 if not isinstance(thing, str) and module in find_home_modules(thing)}
+        with suppress(RecursionError):
+            hashes = {name: hash_part_without_file(thing) for name, thing in parts.items()}
+            found |= hashes
+            if hashes:
+                del found[module]
+    return dict(sorted(found.items()))
+
+
+def name_part(thing: object) -> str:
+    """Return the name of a class or a function, or of what a partial function calls."""
+    return name_part(thing.func) if isinstance(thing, functools.partial) else getattr(
+        thing, "__qualname__", type(thing).__qualname__)
+
+
+def hash_part_without_file(thing: object) -> str:
+    """Return the sha256 of a class or function as `hash_class_without_file` does, with the types of its fields, too:
+    they say which numbers are weights."""
+    found = repr(Definitions(with_types=True).describe(thing))
+    return hashlib.sha256(found.encode(errors="surrogateescape")).hexdigest()
+
+
 def has_no_file(name: str | None) -> bool:
     """Say whether a module is one of a notebook, of standard input or of exec, and no part of Python."""
     if name is None or name.partition(".")[0] in (PACKAGE.name, *sys.builtin_module_names):
@@ -44,14 +80,16 @@ def has_no_file(name: str | None) -> bool:
     module = sys.modules.get(name)
     # What Python brings without a file has been found in some way.
     found = getattr(module, "__spec__", None) is not None and name != "__main__"
-    return getattr(module, "__file__", None) is None and not found
+    return getattr(module, "__file__", None) in (None, STANDARD_INPUT) and not found
 
 
 class Definitions:
     """Describes classes, functions and values by nested lists of texts; each class and function once, since they may
     name each other."""
 
-    def __init__(self) -> None:
+    def __init__(self, with_types: bool = False) -> None:
+        # Whether the types of a class's fields count.
+        self.with_types = with_types
         # By its address, each class and function with its number.
         self.known: dict[int, int] = {}
         # The addresses of the values that are being described, which may hold themselves.
@@ -109,6 +147,10 @@ class Definitions:
         for name, value in sorted(vars(cls).items()):
             if name not in BOOKKEEPING:
                 yield [name, self.describe(value)]
+        # From Python 3.14 on, a type may name what is not there.
+        with suppress(NameError):
+            if self.with_types:
+                yield [[name, describe_annotation(kind)] for name, kind in inspect.get_annotations(cls).items()]
 
     def describe_function(self, function: FunctionType) -> Iterator[object]:
         """Yield what a function does, its defaults, and what it names outside of itself."""
@@ -129,6 +171,11 @@ class Definitions:
         yield [code.co_code.hex(), code.co_exceptiontable.hex(), code.co_names, code.co_varnames, code.co_cellvars,
                code.co_freevars, code.co_argcount, code.co_kwonlyargcount, code.co_posonlyargcount, code.co_flags]
         yield from map(self.describe, code.co_consts)
+
+
+def describe_annotation(kind: object) -> str:
+    """Return the type of a field as text; without the addresses that lambdas in it have."""
+    return re.sub(" at 0x[0-9a-f]+", "", kind if isinstance(kind, str) else repr(kind))
 
 
 def describe_type(value: object) -> str:

@@ -17,7 +17,7 @@ from fedmpi.config.schema import Config, to_plain
 from fedmpi.data.federation import Federation
 from fedmpi.errors import BadInput
 from fedmpi.json_values import JsonObject
-from fedmpi.method import nbytes
+from fedmpi.method import State, nbytes
 from fedmpi.progress import Progress
 from fedmpi.server.run_state import RunState
 from fedmpi.server.step_totals import StepTotals
@@ -116,20 +116,30 @@ class CheckpointWriter:
     def restore(self, path: Path, snapshot: checkpoint.Snapshot) -> None:
         """Continue from a checkpoint; every rank reads its own clients' rows from the file."""
         state = self.state
-        refuse_other_fields(path, "the server's state", {k: v.shape for k, v in snapshot.shared.items()},
-                            {k: tuple(v.shape) for k, v in zip(state.fields, state.shared, strict=True)})
-        if len(snapshot.ids):
-            first = self.pool.hosted.store.first
-            names = getattr(type(first), "_fields", ())
-            refuse_other_fields(path, "a client's state", checkpoint.read_row_shapes(path),
-                                {name: tuple(value.shape) for name, value in zip(names, first, strict=True)})
-        state.shared = type(state.shared)(*(torch.from_numpy(snapshot.shared[name]) for name in state.fields))
+        state.shared = restore_shared(path, snapshot, state.shared, self.pool.hosted.store.first)
         state.round, state.metrics = snapshot.round, snapshot.metrics
         state.seconds, state.steps = snapshot.extra["seconds"], StepTotals.of(snapshot.extra.get("steps"))
         state.simulated_seconds = snapshot.extra.get("simulated_seconds", 0.)
         state.groups.last = np.array(snapshot.extra["clusters"], np.int64)
         state.groups.each = {name: np.array(v, float) for name, v in snapshot.extra.get("each", {}).items()}
         self.pool.call(OrderPerformer.restore, np.frombuffer(os.fsencode(path), np.uint8), snapshot.ids)
+
+
+def restore_shared(path: Path, snapshot: checkpoint.Snapshot, shared: State, mine: State) -> State:
+    """Return the server's state of a checkpoint. Raises BadInput unless it and the clients' rows have the fields and
+    shapes of the first Shared and Mine of the method as it is now."""
+    then = {"the server's state": {k: v.shape for k, v in snapshot.shared.items()}}
+    now = {"the server's state": read_shapes(shared), "a client's state": read_shapes(mine)}
+    if len(snapshot.ids):
+        then["a client's state"] = checkpoint.read_row_shapes(path)
+    for what in then:
+        refuse_other_fields(path, what, then[what], now[what])
+    return type(shared)(*(torch.from_numpy(snapshot.shared[name]) for name in now["the server's state"]))
+
+
+def read_shapes(state: State) -> dict[str, tuple[int, ...]]:
+    """Return the shape of each field of a NamedTuple of tensors."""
+    return {name: tuple(v.shape) for name, v in zip(getattr(type(state), "_fields", ()), state, strict=True)}
 
 
 def refuse_other_fields(path: Path, what: str, then: dict[str, tuple[int, ...]],
@@ -140,5 +150,5 @@ def refuse_other_fields(path: Path, what: str, then: dict[str, tuple[int, ...]],
         differ = sorted(name for name in then.keys() | now.keys() if then.get(name) != now.get(name))
         listed = ", ".join(f"{name} {then.get(name, 'missing')} there and {now.get(name, 'missing')} now"
                            for name in differ)
-        raise BadInput(f"{path} cannot continue with the code as it is now: {what} has other fields ({listed}); put "
+        raise BadInput(f"{path} cannot be used with the code as it is now: {what} has other fields ({listed}); put "
                        "the code back, or start a new run with another --out")

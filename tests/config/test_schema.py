@@ -3,14 +3,13 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import sys
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fedmpi import registry
-from fedmpi.config.overrides import OPTIONAL_SECTIONS, to_yaml_value
+from fedmpi.config.overrides import OPTIONAL_SECTIONS
 from fedmpi.config.schema import SECTIONS, Config, load_config, resolve, to_plain
 from fedmpi.edge import Edge
 from fedmpi.errors import BadInput
@@ -261,31 +260,6 @@ def test_garbled_overrides_are_refused_and_nothing_worse(tmp_path_factory, overr
         load_config(path, overrides)
     except BadInput as error:
         assert str(error).startswith((f"{path}: ", "command line: ", f"{path} and command line: "))
-
-
-def made_twice(title):
-    @dataclasses.dataclass(frozen=True)
-    class Twice(FedAvg):
-        """A class that a later one takes the name of."""
-    Twice.title = title
-    Twice.__qualname__ = "Twice"
-    return Twice
-
-
-def test_an_object_whose_name_another_one_has_taken_is_refused(monkeypatch):
-    """A run finds it by its name."""
-    first, second = made_twice("A"), made_twice("B")
-    module = sys.modules[__name__]
-    monkeypatch.setattr(module, "Twice", second, raising=False)
-    assert to_yaml_value({"method": {"name": second}}) == {"method": {"name": f"{__name__}:Twice"}}
-    with pytest.raises(BadInput, match=f"^Twice of {__name__} is another object now than the one that was given"):
-        load_config({}, {"method": first})
-    with pytest.raises(BadInput, match="make what differs a setting"):
-        load_config({}, {"evaluate": {"measures": [first]}})
-    # of what has no place in its module nothing can be said here
-    monkeypatch.delattr(module, "Twice")
-    assert to_yaml_value(first) == f"{__name__}:Twice"
-    assert to_yaml_value(FedAvg.client) == "fedmpi.methods.fedavg:FedAvg.client"
 
 
 @pytest.mark.parametrize("settings, judged", [

@@ -24,8 +24,9 @@ pytestmark = pytest.mark.slow("runs of every example on several ranks")
 
 FOLDER = Path(__file__).parents[2] / "examples" / "methods"
 CLASSES = {"fedadam": "FedAdam", "scaffold": "Scaffold", "moon": "Moon", "running_means": "RunningMeans",
-           "hypernetwork": "Hypernetwork"}
-SPECIAL = {"hypernetwork": {"skip": {"renumbering": "the embeddings are drawn by the clients' numbers"}}}
+           "hypernetwork": "Hypernetwork", "krum": "Krum"}
+SPECIAL = {"hypernetwork": {"skip": {"renumbering": "the embeddings are drawn by the clients' numbers"}},
+           "krum": {"settings": {"m": 1}, "others": {"f": 3}}}
 ROUNDS = 3
 
 
@@ -77,6 +78,18 @@ def test_fedadam_is_adam_at_the_server(lab):
     for field, expected in zip(found.shared, (w, m, v), strict=True):
         near(field, expected)
     assert found.method.traffic(found.shared, found.up) == 2 * (4 * found.method.model.size,)
+
+
+@pytest.mark.parametrize("f, m", [(1, 1), (0, 2), (3, 9)])
+def test_krum_averages_the_models_with_the_nearest_neighbours(lab, f, m):
+    found, ref = lab("krum", f=f, m=m)
+    w = ref.start
+    for t in range(ROUNDS):
+        models = [ref.sgd(w, ref.batches(i, t), t) for i in ref.who(t).ids]
+        near_ones = max(1, len(models) - f - 2)
+        scores = [sum(sorted(float((a - b).square().sum()) for b in models if b is not a)[:near_ones]) for a in models]
+        w = mean([models[i] for i in sorted(range(len(models)), key=scores.__getitem__)[:m]], None)
+    near(found.shared.w, w)
 
 
 @pytest.mark.parametrize("train", [TRAIN, replace(TRAIN, steps=7)], ids=["epochs", "steps"])

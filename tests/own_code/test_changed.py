@@ -160,7 +160,13 @@ def test_an_accepted_change_that_does_not_fit_the_state_is_one_line(run, place):
     assert (said := run(*SETTINGS, "rounds=1"))[0] == 0, said
     write(place, {"mine_net.py": NETWORK.replace("width=8", "width=9")})
     code, said = run(*SETTINGS, "rounds=2", accept=True)
-    assert code == 2 and "the server's state has other fields (w (610,) there and (685,) now)" in said
+    unfit = "used with the code as it is now: the server's state has other fields (w (610,) there and (685,) now)"
+    # The advice to continue would be that to do the same again.
+    assert code == 2 and unfit in said and "saved so far" not in said
+    # Nor is it taken for a model of the code as it is now.
+    for words in ((), ("--client", "0")):
+        done = CliRunner().invoke(app, ["export", "run", "x.safetensors", "--own-code", *words])
+        assert done.exit_code == 2 and unfit in done.output and not (place / "x.safetensors").exists(), done.output
 
 
 def test_the_command_and_python_accept_it_too(place, cache):

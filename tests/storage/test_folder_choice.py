@@ -104,10 +104,10 @@ def test_a_run_that_finds_nothing_to_continue_says_so(start, resume, said):
 def test_a_checkpoint_that_the_code_cannot_continue_leaves_the_result(start, bench, monkeypatch):
     """The state of the server has got another field since, say, and the change was accepted."""
     def refuse(path, *_):
-        raise BadInput(f"{path} cannot continue with the code as it is now")
+        raise BadInput(f"{path} cannot be used with the code as it is now")
     monkeypatch.setattr(checkpoint_writer, "refuse_other_fields", refuse)
     kept = {name: (ONE / name).read_bytes() for name in ("result.json", "config.yaml")}
-    with pytest.raises(BadInput, match="cannot continue with the code"):
+    with pytest.raises(BadInput, match="cannot be used with the code"):
         start("evaluate.every=2", out=ONE, resume="auto")
     assert {name: (ONE / name).read_bytes() for name in kept} == kept
 

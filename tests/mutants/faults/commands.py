@@ -2,6 +2,8 @@
 from __future__ import annotations
 
 FAULTS: list[tuple[str, str, str]] = [
+    ("fedmpi.commands.export:restore_state", "restore_shared(path, snapshot, shared, mine)",
+     "type(shared)(*map(torch.from_numpy, snapshot.shared.values()))"),
     ("fedmpi.commands.planned_steps:count_final_steps", "stage.rounds * (1 - stage.share) * n", "n"),
     ("fedmpi.commands.printing:print_errors", "else error.code", "else 1"),
     ("fedmpi.commands.settings_list:find_settings", "{row['name']} {row['help']}", "{row['name']}"),

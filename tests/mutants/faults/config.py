@@ -2,6 +2,12 @@
 from __future__ import annotations
 
 FAULTS: list[tuple[str, str, str]] = [
+    ("fedmpi.config.overrides:name_partial", 'value.func, "__module__", None), "__main__")',
+     'value.func, "__module__", None),)'),
+    ("fedmpi.config.overrides:name_partial", "held is value", "held == value"),
+    ("fedmpi.config.overrides:name_data_class", 'inspect.isclass(values.get("data"))', "False"),
+    ("fedmpi.config.overrides:name_definition", "{again * has_file}", "{again}"),
+    ("fedmpi.config.overrides:name_definition", "{again * has_file}", ""),
     ("fedmpi.config.origins:name_origins", "if line in of_file", "if False"),
     ("fedmpi.config.origins:is_about", 'where.startswith(f"{key}.")', "where.startswith(key)"),
     ("fedmpi.config.schema:load_config", "if isinstance(overrides, Mapping)", "if overrides"),

@@ -9,6 +9,12 @@ CHANGES = "fedmpi.own_code.changes:"
 MISDECLARED = "fedmpi.own_code.misdeclared:"
 
 FAULTS: list[tuple[str, str, str]] = [
+    (WITHOUT_FILE + "hash_all_own_code", "                del found[module]\n", "                pass\n"),
+    (WITHOUT_FILE + "hash_all_own_code", "with suppress(RecursionError):", "if True:"),
+    (WITHOUT_FILE + "hash_part_without_file", "with_types=True", "with_types=False"),
+    (WITHOUT_FILE + "has_no_file", "in (None, STANDARD_INPUT)", "is None"),
+    (CHANGES + "find_hash", "None if found.get(module, \"\") is None else \"\"", "\"\""),
+    (FINGERPRINT + "refuse_stale", "importlib.reload({name})", "importlib.reload"),
     (DEFINITIONS + "describe_code", "code.co_code.hex(), ", ""),
     (DEFINITIONS + "describe_contents", "sorted(map(repr, map(self.describe, value)))", "()"),
     (DEFINITIONS + "describe_contents", "sorted(map(repr, map(", "(map(repr, map("),
@@ -39,6 +45,6 @@ FAULTS: list[tuple[str, str, str]] = [
     (FINGERPRINT + "hash_module", "top not in list_plug_ins()", "True"),
     (FINGERPRINT + "find_home_modules", "is_own_module(base.__module__)", "False"),
     (FINGERPRINT + "refuse_stale", "before[0] is not made_by", "False"),
-    (CHANGES + "list_changes", "then.get(name, \"\") != now.get(name, \"\") and ", ""),
-    (CHANGES + "list_changes", " and None not in (then.get(name, \"\"), now.get(name, \"\"))", ""),
+    (CHANGES + "list_changes", "old != new and ", ""),
+    (CHANGES + "list_changes", " and None not in (old, new)", ""),
     (CHANGES + "refuse_other_code", "mine.get(name, \"\") != of_rank_0.get(name, \"\")", "False")]

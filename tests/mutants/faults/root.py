@@ -9,6 +9,14 @@ SETTINGS = "fedmpi.settings:"
 ROSTER = "fedmpi.ranks:"
 
 FAULTS: list[tuple[str, str, str]] = [
+    ("fedmpi.python_api:is_only_begun", "[function, type(function).__call__]", "[function]"),
+    ("fedmpi.python_api:is_only_begun", "inspect.isgeneratorfunction(one)", "False"),
+    (SETUP + "accept_code", "if k not in now", "if False"),
+    ("fedmpi.result:Result.refuse_continued", "now is None or", "now and"),
+    ("fedmpi.result:Result.refuse_continued", 'or now["digest"] != self.digest', ""),
+    ("fedmpi.result:Result.__init__", 'require_given_path("folder", folder, "the folder of a run")', "folder"),
+    (RUN + "conduct", "if code == errors.BAD_INPUT:", "if False:"),
+    (RUN + "conduct", "if code == errors.BAD_INPUT:", "if True:"),
     ("fedmpi.preparation:announce_run", "bool(parts.method.model.buffers)", "True"),
     ("fedmpi.argument_names:name_arguments", "translate_options(str(error))", "str(error)"),
     ("fedmpi.hints:find_close_name", "if simplify_name(name) in simple", "if name in simple"),
@@ -74,8 +82,8 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.task:Task.score", ":.{SCORE_DIGITS}g}", "}"),
     ("fedmpi.process_state:renew_lock", "COMPUTING = threading.RLock()", "pass"),
     ("fedmpi.python_api:lead_run", "    decision.folder.fix_place()\n", ""),
-    ("fedmpi.python_api:require_path", 'text.startswith("~")', "False"),
-    ("fedmpi.result:Result.__init__", "Path(folder).absolute()", "Path(folder)"),
+    ("fedmpi.paths:require_path", 'text.startswith("~")', "False"),
+    ("fedmpi.result:Result.__init__", 'run")).absolute()', 'run"))'),
     ("fedmpi.process_state:handle_signals", "*SIGNALS", "*SIGNALS[1:]"),
     ("fedmpi.process_state:isolate_computation", "torch.set_num_threads(threads)", "pass"),
     ("fedmpi.process_state:isolate_computation", "torch.set_rng_state(generator)", "pass"),

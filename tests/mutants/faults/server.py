@@ -19,6 +19,8 @@ CAM = "fedmpi.methods._cam:CAM."
 PARTICIPATION = "fedmpi.server.sampling:"
 
 FAULTS: list[tuple[str, str, str]] = [
+    ("fedmpi.server.checkpoint_writer:restore_shared", "    for what in then:", "    for what in list(then)[:0]:"),
+    ("fedmpi.server.checkpoint_writer:restore_shared", "if len(snapshot.ids):", "if False:"),
     ("fedmpi.server.simulated_time:SimulatedTime._read_step_seconds", "[np.argsort(table[:, 0]), 1]", "[:, 1]"),
     ("fedmpi.server.client_selection:ClientSelector.time_warm_up", "waits=True", "waits=False"),
     ("fedmpi.server.rounds:Run.warm_up", "self.state.simulated_seconds = self.recorder", "self.recorder"),
