@@ -59,6 +59,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.clients.evaluation:Evaluator.measure_clients", "when, decays=False)", "when)"),
     ("fedmpi.clients.evaluation:Evaluator.measure_clients", "hosted.hooks.serve_newcomer, hosted",
      "hosted.hooks.personal, hosted"),
+    ("fedmpi.clients.evaluation:Evaluator.measure_after_training", "if weights is not None:", "if False:"),
     # further measures
     (MEASURES + "compute_auc", "(below + up_to).sum()", "(2 * below).sum()"),
     (MEASURES + "compute_auc", "len(classes) < 2", "len(classes) < 3"),
