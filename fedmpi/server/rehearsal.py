@@ -197,7 +197,7 @@ def try_server(config: Config, federation: Federation, method: Method, shared: S
     found = attempt(method, "server", lambda: method.server(shared, make_rows(pool, UP, up), who))
     if found is not None:
         refuse_other_state(method, "server", found[0], shared, "a Shared", dtypes=False)
-        refuse_wrong_log(method, who, config.measure_names, BadInput)
+        refuse_wrong_log(method, who, config.measure_names)
 
 
 def attempt(method: Method, name: str, function: Callable[[], object]) -> tuple[object] | None:

@@ -16,7 +16,7 @@ from fedmpi.clients.measures import CLIENT_MEASURES
 from fedmpi.clients.returned import describe_value, name_class
 from fedmpi.comm.exact import BadWeights
 from fedmpi.config.evaluation import CLIENT_COLUMNS
-from fedmpi.errors import FedmpiError
+from fedmpi.errors import BadInput, FedmpiError
 from fedmpi.json_values import fits_json
 from fedmpi.method import Method, Participants, State
 from fedmpi.own_code.places import is_built_in
@@ -78,9 +78,8 @@ def name_method_in_errors(method: Method, function: str, round: int) -> Iterator
         raise FedmpiError(f"{method.title}: in {type(method).__name__}.{function}, round {round}, {error}") from None
 
 
-def refuse_wrong_log(method: Method, who: Participants, names: MeasureNames,
-                     error: type[FedmpiError] = FedmpiError) -> None:
-    """Raise an error if the run's files cannot hold what a user's own method logged of a round.
+def refuse_wrong_log(method: Method, who: Participants, names: MeasureNames) -> None:
+    """Raise BadInput if the run's files cannot hold what a user's own method logged of a round.
 
     Args:
         who: the participants, with what was logged of them.
@@ -91,29 +90,29 @@ def refuse_wrong_log(method: Method, who: Participants, names: MeasureNames,
     if "clusters" in facts:
         labels, k = read_clusters(facts.pop("clusters")), facts.pop("k", None)
         if not isinstance(k, int | np.integer):
-            raise error(f"{start}(clusters=...): give the number of clusters, too, as in who.log(clusters=..., k=4); "
-                        f"k is {describe_value(k)}")
+            raise BadInput(f"{start}(clusters=...): give the number of clusters, too, as in who.log(clusters=..., "
+                           f"k=4); k is {describe_value(k)}")
         if labels.shape != (n,) or labels.dtype.kind not in "iu" or n and not 0 <= labels.min() <= labels.max() < k:
-            raise error(f"{start}(clusters=...): give the cluster of each of the {n} participants, an integer from 0 "
-                        f"to {k - 1}, not {describe_value(labels)}")
+            raise BadInput(f"{start}(clusters=...): give the cluster of each of the {n} participants, an integer from "
+                           f"0 to {k - 1}, not {describe_value(labels)}")
     taken = list_taken_names(names) | (FACTS_OF_CLUSTERS if "clusters" in who.facts else set())
     for name, value in facts.items():
         if not fits_json(value):
-            raise error(f"{start}({name}=...): give a number as float() makes it, a text, or a list of such, not "
-                        f"{describe_value(value)}")
+            raise BadInput(f"{start}({name}=...): give a number as float() makes it, a text, or a list of such, not "
+                           f"{describe_value(value)}")
     for name, values in who.each.items():
         if not name.isidentifier():
-            raise error(f"{start}_per_client: {name!r} cannot name a column of history.h5; take a name of letters, "
-                        "digits and _ that does not begin with a digit")
+            raise BadInput(f"{start}_per_client: {name!r} cannot name a column of history.h5; take a name of letters, "
+                           "digits and _ that does not begin with a digit")
         if not holds_numbers(values, n):
-            raise error(f"{start}_per_client({name}=...): give a number for each of the {n} participants, not "
-                        f"{describe_value(values)}")
+            raise BadInput(f"{start}_per_client({name}=...): give a number for each of the {n} participants, not "
+                           f"{describe_value(values)}")
     clash = [name for name in (*facts, *who.each) if {name, f"{name}_mean" if name in who.each else name} & taken]
     if clash:
-        raise error(f"{start}: a line of metrics.jsonl has a measure {clash[0]} of its own; give yours another name")
+        raise BadInput(f"{start}: a line of metrics.jsonl has a measure {clash[0]} of its own; give yours another name")
     columns = list_taken_columns(names)
     if clash := [name for name in who.each if name in columns]:
-        raise error(f"{start}_per_client: history.h5 has a column {clash[0]} of its own; give yours another name")
+        raise BadInput(f"{start}_per_client: history.h5 has a column {clash[0]} of its own; give yours another name")
 
 
 def read_clusters(values: object) -> np.ndarray:

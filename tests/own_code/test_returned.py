@@ -207,6 +207,13 @@ def test_what_a_function_returns_in_a_later_round_is_refused(attempt, place, eng
     assert len((place / "run" / "metrics.jsonl").read_text().splitlines()) >= 1
 
 
+def test_what_is_refused_in_the_first_round_is_a_failure(attempt):  # noqa: F811
+    """It is no bad input any more: the run has begun."""
+    text = f"{START}    def embedding{HOOKS['embedding']}:\n        return 3\n"
+    code, words = attempt(text, f"method={MODULE}:Own", "evaluate.embeddings=[1]")
+    assert code == 1 and "Traceback" not in words and "embedding() must return rows of clients" in words, words
+
+
 @pytest.mark.parametrize("late, said", [
     ("None", "must return a NamedTuple of tensors as in its first call, not None"),
     ("3", "must return a message like that of its first call, a NamedTuple of tensors; it is an int"),
