@@ -18,6 +18,7 @@ from fedmpi.config.schema import Config, find_name, load_config
 from fedmpi.data.federation import SAMPLE_PARTS, Federation, prepare_federation
 from fedmpi.json_values import JsonObject
 from fedmpi.method import WHOLE, Method, State, find_kind_of_field, nbytes
+from fedmpi.server.client_selection import ClientSelector, make_client_selector
 from fedmpi.server.round_cost import count_batches_of_round
 from fedmpi.server_only import select_sent
 from fedmpi.text import GIB, MIB
@@ -57,6 +58,8 @@ class Case:
     up: State
     # the one on CPUs, if the configuration leaves it open
     engine: str
+    # selects participants, and keeps their simulated time
+    client_selector: ClientSelector
 
 
 def prepare_case(config_path: str | Mapping[str, object], overrides: Sequence[str] | Mapping[str, object]) -> Case:
@@ -65,18 +68,17 @@ def prepare_case(config_path: str | Mapping[str, object], overrides: Sequence[st
     from fedmpi.engines.engine_choice import choose_by_network
     from fedmpi.engines.rehearsal import rehearse_loop
     from fedmpi.models.build import make_blank_samples
-    from fedmpi.server.client_selection import make_client_selector
     config = load_config(config_path, overrides)
     federation = Federation(prepare_federation(config.data, config.seed))
     method = build_method(config, federation, rehearse=True)
     refuse_engine(config, federation, method)
-    make_client_selector(config, federation, method)
+    client_selector = make_client_selector(config, federation, method)
     shared, mine = method.init(federation.clients)
     sample = make_blank_samples(federation.shape, federation.dtype)
     up = rehearse_loop(method, shared, mine, sample)[1]
     engine = (config.engine if config.engine != "auto" else
               choose_by_network(method, shared, mine, sample, config.data.new_clients)[0])
-    return Case(config, federation, method, shared, mine, up, engine)
+    return Case(config, federation, method, shared, mine, up, engine, client_selector)
 
 
 def make_plan(config_path: str | Mapping[str, object], overrides: Sequence[str] | Mapping[str, object],

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from fedmpi.config.schema import Config
     from fedmpi.data.federation import Federation
     from fedmpi.method import Method, State
+    from fedmpi.server.client_selection import ClientSelector
 
 
 class PlannedRounds(NamedTuple):
@@ -62,6 +63,8 @@ class PlanCase(Protocol):
     def mine(self) -> State: """Return the first Mine."""
     @property
     def up(self) -> State: """Return an Up."""
+    @property
+    def client_selector(self) -> ClientSelector: """Return what selects participants."""
 
 
 def find_participant_range(case: PlanCase) -> tuple[int, int]:
