@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from fedmpi.config.schema import Config
     from fedmpi.data.federation import Federation
     from fedmpi.method import Method, State
-    from fedmpi.server.client_selection import ClientSelector
 
 
 class PlannedRounds(NamedTuple):
@@ -50,7 +49,7 @@ class Stage:
 
 
 class PlanCase(Protocol):
-    """What is planned: see commands/plan.py."""
+    """What steps are counted of: a Case of plan_case.py, or what stands for it in sweeps/equal.py, without data."""
     @property
     def config(self) -> Config: """Return the settings."""
     @property
@@ -61,10 +60,6 @@ class PlanCase(Protocol):
     def shared(self) -> State: """Return the first Shared."""
     @property
     def mine(self) -> State: """Return the first Mine."""
-    @property
-    def up(self) -> State: """Return an Up."""
-    @property
-    def client_selector(self) -> ClientSelector: """Return what selects participants."""
 
 
 def find_participant_range(case: PlanCase) -> tuple[int, int]:

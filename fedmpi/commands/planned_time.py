@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedmpi.commands.planned_steps import PlanCase
+from fedmpi.commands.plan_case import Case
 from fedmpi.json_values import JsonObject
 from fedmpi.method import Participants
 from fedmpi.text import format_duration
@@ -13,7 +13,7 @@ from fedmpi.text import format_duration
 PLANNED_ROUNDS = 1000
 
 
-def plan_participation(case: PlanCase) -> JsonObject:
+def plan_participation(case: Case) -> JsonObject:
     """Return who takes part in the rounds of a planned run, as plain values; {} if all is as by default.
 
     Losses are not known, so sampling loss draws among its candidates at random here."""
