@@ -38,16 +38,16 @@ def read_global_options(version: Annotated[bool, typer.Option(
 
 
 @app.command()
-def run(config: ConfigFile, overrides: Overrides = None,
-        out: arguments.RunIn = None,
+def run(config: ConfigFile, overrides: Overrides = None, out: arguments.RunIn = None,
         resume: on.ResumeOption = None, time_limit: on.TimeLimitOption = None,
         ranks: Annotated[int | None, typer.Option(help="refuse to start on another number of MPI ranks")] = None,
         accept_changed_code: on.AcceptOption = False) -> None:
     """Train a federation; start it under mpiexec or srun for several ranks.
 
     Exit codes: 0 finished, 75 stopped, start it again (saved unless it says otherwise), 2 bad input, 1 failure."""
-    from fedmpi import session
-    sys.exit(session.run_command(config, overrides or [], out, resume, time_limit, ranks, accept_changed_code))
+    from fedmpi.run_request import RunRequest
+    from fedmpi.session import run_command
+    sys.exit(run_command(RunRequest(config, overrides or [], out, resume, time_limit, ranks, accept_changed_code)))
 
 
 @app.command()

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 
 from fedmpi import __version__
-from fedmpi.assembly import Decision, Parts
+from fedmpi.assembly import Parts
 from fedmpi.clients.hooks import Hooks
 from fedmpi.clients.placement import Pace
 from fedmpi.comm.order_performer import OrderPerformer
@@ -18,6 +18,7 @@ from fedmpi.config.schema import to_plain
 from fedmpi.context import RoundCallback
 from fedmpi.data.client_table import format_client_table
 from fedmpi.data.federation import SAMPLE_PARTS
+from fedmpi.decision import Decision
 from fedmpi.engines import convolutions
 from fedmpi.method import Method, nbytes
 from fedmpi.progress import Progress

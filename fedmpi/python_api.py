@@ -35,7 +35,8 @@ from fedmpi.own_code.failures import describe_failure
 from fedmpi.paths import require_given_path, require_path
 from fedmpi.process_state import handle_signals, isolate_computation, restore_signals
 from fedmpi.result import Result, require_pandas
-from fedmpi.session import RunRequest, conduct, decide_and_tell, explain_failure, serve_as_worker, share_text
+from fedmpi.run_request import RunRequest
+from fedmpi.session import conduct, decide_and_tell, explain_failure, serve_as_worker, share_text
 from fedmpi.stop_signals import SIGNALS
 
 if TYPE_CHECKING:

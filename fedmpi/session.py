@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import signal
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,52 +21,24 @@ from fedmpi.context import RankContext, RoundCallback
 from fedmpi.errors import AlreadyFinished, BadInput, FedmpiError, StorageError
 from fedmpi.own_code.failures import describe_failure, find_own_line, format_cause, is_ctrl_c
 from fedmpi.ranks import refuse_mixed, refuse_other_ranks
+from fedmpi.run_request import RunRequest
 from fedmpi.slurm.deadline import Deadline, find_deadline
 from fedmpi.slurm.refusal import mark_refusal
 from fedmpi.stop_signals import StopFlag
 from fedmpi.text import count_words, format_error, print_failure, split_traceback
 
 if TYPE_CHECKING:
-    from fedmpi.assembly import Decision
+    from fedmpi.decision import Decision
     from fedmpi.progress import Progress
     from fedmpi.server.rounds import Run
     from fedmpi.storage.folder import RunFolder
 
 
-@dataclass(frozen=True)
-class RunRequest:
-    """What the user asks for: see the command `fedmpi run`.
-
-    Args:
-        config: path of a configuration, or its settings as a mapping
-        overrides: settings that replace the configuration's, as `key=value` texts or as a mapping
-        out: run folder; None: that of the checkpoint to resume, else runs/NAME-001 or the next number that is free
-        resume: "auto" or the path of a checkpoint; None: start from the beginning
-        time_limit: stop by itself before so much time is over, as Slurm writes it
-        ranks: refuse to start on any other number of MPI ranks
-        accept_changed_code: continue even if the user's own code was changed since the checkpoint"""
-    config: str | Path | Mapping[str, object]
-    overrides: Sequence[str] | Mapping[str, object] = ()
-    out: str | None = None
-    resume: str | None = None
-    time_limit: str | None = None
-    ranks: int | None = None
-    accept_changed_code: bool = False
-
-    @property
-    def words(self) -> list[object]:
-        """Return what must be the same on all ranks."""
-        return [self.config, self.overrides, self.out, self.resume, self.time_limit, self.ranks,
-                self.accept_changed_code]
-
-
-def run_command(config_path: str, overrides: list[str], out: str | None, resume: str | None,
-                time_limit: str | None = None, ranks: int | None = None, accept_changed_code: bool = False) -> int:
-    """Run a configuration on all ranks. Returns the exit code of this rank (see fedmpi.errors)."""
+def run_command(request: RunRequest) -> int:
+    """Run what is asked for on all ranks. Returns the exit code of this rank (see fedmpi.errors)."""
     stop = StopFlag()
     # first of all: SIGUSR1 would end a process that has no handler for it yet
     stop.install()
-    request = RunRequest(config_path, overrides, out, resume, time_limit, ranks, accept_changed_code)
     context = RankContext(stop, stop.waits)
 
     def take_part(world: Transport) -> int:
@@ -156,13 +127,12 @@ def decide_and_tell(world: Transport, request: RunRequest) -> tuple[Decision, De
 
     Raises:
         FedmpiError: if the request is refused; the workers have been told, and nothing has started."""
-    from fedmpi.assembly import decide
+    from fedmpi.decision import decide
     try:
         refuse_mixed(world, request.words)
         refuse_other_ranks(world, request.ranks)
         ends = find_deadline(request.time_limit)
-        return decide(request.config, request.overrides, request.out, request.resume, world,
-                      request.accept_changed_code), ends
+        return decide(request, world), ends
     except FedmpiError as error:
         send(world, json.dumps({"code": error.code}))
         raise

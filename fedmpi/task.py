@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from fedmpi.text import format_percent
 
@@ -40,6 +41,13 @@ class Task:
         if self.larger_is_better:
             return format_percent(value)
         return "-" if value is None or value != value else f"{value:.4g}"
+
+
+class MeasureNames(NamedTuple):
+    """The names of all measures of a run: those of what is learned, and those of the further ones."""
+    task: Task
+    # in the order in which they stand behind the others, see Evaluate.columns
+    further: tuple[str, ...]
 
 
 CLASSIFICATION = Task("classification", "accuracy", "f1", "accuracy", True)

@@ -82,7 +82,8 @@ def run_alone(config, overrides, out, resume=None, stop=lambda: False, limit=Non
     """Do what `fedmpi run` does, in this process on one rank; return the exit code."""
     from fedmpi.comm.transport import Solo
     from fedmpi.context import RankContext
-    from fedmpi.session import RunRequest, lead_command
+    from fedmpi.run_request import RunRequest
+    from fedmpi.session import lead_command
     request = RunRequest(str(config), list(overrides), None if out is None else str(out), resume, limit, **more)
     return lead_command(world or Solo(), request, RankContext(stop))
 

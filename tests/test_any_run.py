@@ -18,12 +18,13 @@ from hypothesis import settings as how_many
 from hypothesis import strategies as st
 
 from fedmpi import registry
-from fedmpi.assembly import decide
 from fedmpi.comm.transport import Solo
 from fedmpi.config.schema import Evaluate, Server, Train
 from fedmpi.context import RankContext
+from fedmpi.decision import decide
 from fedmpi.errors import BadInput
 from fedmpi.faults import Attack, Faults
+from fedmpi.run_request import RunRequest
 from fedmpi.session import conduct
 from fedmpi.settings import list_setting_names
 from fedmpi.slurm.deadline import find_deadline
@@ -110,7 +111,7 @@ def test_what_is_accepted_runs_and_what_is_not_is_named(folder, drawn):
     path, out = folder / "c.yaml", folder / f"run-{next(NUMBERS)}"
     path.write_text(json.dumps(config))
     try:
-        decision = decide(path, [], out, None, Solo())
+        decision = decide(RunRequest(path, [], out), Solo())
         try:
             assert conduct(Alone(), RankContext(), decision, find_deadline(None)) == 0
         finally:

@@ -20,7 +20,7 @@ MAX_LINES = 300
 # From the ground up. A module may import what is on a lower floor, or in its own package.
 FLOORS = [
     "fedmpi.errors fedmpi.text fedmpi.hints fedmpi.json_values fedmpi.torch_compat fedmpi.stop_signals",
-    "fedmpi.own_code fedmpi.context fedmpi.task fedmpi.extras fedmpi.argument_names",
+    "fedmpi.own_code fedmpi.context fedmpi.run_request fedmpi.task fedmpi.extras fedmpi.argument_names",
     "fedmpi.paths", "fedmpi.slurm fedmpi.shipped",
     "fedmpi.server_only", "fedmpi.settings fedmpi.registry fedmpi.comm fedmpi.clustering",
     "fedmpi.memory_check fedmpi.settings_table",
@@ -28,7 +28,7 @@ FLOORS = [
     "fedmpi.faults fedmpi.edge fedmpi.participation",
     "fedmpi.config", "fedmpi.storage", "fedmpi.progress",
     "fedmpi.data", "fedmpi.engines", "fedmpi.clients", "fedmpi.ranks", "fedmpi.server", "fedmpi.methods",
-    "fedmpi.warm_start", "fedmpi.assembly",
+    "fedmpi.warm_start", "fedmpi.assembly", "fedmpi.decision",
     "fedmpi.preparation", "fedmpi.session", "fedmpi.commands", "fedmpi.sweeps", "fedmpi.report",
     "fedmpi.process_state", "fedmpi.result", "fedmpi.python_api", "fedmpi.testing",
     "fedmpi.cli", "fedmpi.__main__"]

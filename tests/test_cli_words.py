@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 import fedmpi
 from fedmpi import __version__, errors
 from fedmpi.cli import app
+from fedmpi.run_request import RunRequest
 from tests.sweeps import jobs
 
 COMMANDS = ["run", "init", "plan", "data", "methods", "models", "datasets", "partitions", "settings", "submit",
@@ -65,7 +66,7 @@ def test_these_are_the_commands_and_each_has_help(monkeypatch):
     (["c.yaml", "a=1", "b=2", "--out", "o", "--resume", "auto", "--time-limit", "90", "--ranks", "3",
       "--accept-changed-code"], ("c.yaml", ["a=1", "b=2"], "o", "auto", "90", 3, True))])
 def test_run(called, words, wanted):
-    assert called("fedmpi.session:run_command", "run", *words, gives=75, code=75)[:2] == (wanted, {})
+    assert called("fedmpi.session:run_command", "run", *words, gives=75, code=75)[:2] == ((RunRequest(*wanted),), {})
 
 
 @pytest.mark.parametrize("words, wanted", [

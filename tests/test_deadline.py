@@ -12,7 +12,8 @@ import pytest
 from fedmpi.comm.transport import Solo
 from fedmpi.context import RankContext
 from fedmpi.errors import BadInput
-from fedmpi.session import RunRequest, lead_command
+from fedmpi.run_request import RunRequest
+from fedmpi.session import lead_command
 from fedmpi.slurm import job as slurm
 from fedmpi.slurm.deadline import END_MARGIN_S, Deadline, find_deadline, parse_time_limit
 from fedmpi.slurm.job import SlurmJob, has_ended

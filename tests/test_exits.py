@@ -17,6 +17,7 @@ from fedmpi.context import RankContext
 from fedmpi.errors import BadInput, FedmpiError, GivenUp, StorageError
 from fedmpi.methods.fedavg import FedAvg
 from fedmpi.process_state import restore_signals
+from fedmpi.run_request import RunRequest
 from fedmpi.session import explain_failure, run_command
 from fedmpi.stop_signals import StopFlag
 from tests.runs import run_alone
@@ -215,7 +216,7 @@ def mains(monkeypatch):
     def mains(*words):
         world = Alone()
         monkeypatch.setattr(session, "open_world", lambda: world)
-        return run_command(*words), world
+        return run_command(RunRequest(*words)), world
     yield mains
     for number, handler in before.items():
         signal.signal(number, handler)
@@ -252,7 +253,7 @@ def test_without_a_world_one_process_speaks(mains, monkeypatch, capsys):
     for speaks, said in ((True, "fedmpi: no launcher\n"), (False, "")):
         monkeypatch.setattr(session, "open_world", none)
         monkeypatch.setattr(session, "reports_refusal", lambda answer=speaks: answer)
-        assert run_command("c.yaml", [], None, None) == 2 and capsys.readouterr().err == said
+        assert run_command(RunRequest("c.yaml")) == 2 and capsys.readouterr().err == said
 
 
 def test_a_worker_logs_for_a_rank_0_that_hangs_only_where_it_sees_the_log(tmp_path):

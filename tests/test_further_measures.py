@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import fedmpi
-from fedmpi import assembly
+from fedmpi import decision
 from fedmpi.commands.compare import compare_runs
 from fedmpi.config.schema import resolve
 from fedmpi.errors import BadInput
@@ -97,20 +97,20 @@ def test_own_code_may_have_other_measures_when_a_run_goes_on(bench, monkeypatch,
     assert "own code" not in "".join(capsys.readouterr())
     snapshot = SimpleNamespace(extra={"own_code": {"method": "1", "measure": "2"}}, round=3,
                                config={"evaluate": {"measures": ["measure:f"]}})
-    assert assembly.accept_code(snapshot, {"method": "1"}, False, resolve({})) == ([], [])
+    assert decision.accept_code(snapshot, {"method": "1"}, False, resolve({})) == ([], [])
     with pytest.raises(BadInput, match=r"since the checkpoint of round 3: method \(was 1, is 9\); put back"):
-        assembly.accept_code(snapshot, {"method": "9"}, False, resolve({}))
+        decision.accept_code(snapshot, {"method": "9"}, False, resolve({}))
     # nor may other measures hide that a module of the method has come or gone
     snapshot.config = {"evaluate": {"measures": ["auc"]}}
     with pytest.raises(BadInput, match="measure .was 2, is not part of it any more"):
-        assembly.accept_code(snapshot, {"method": "1"}, False, resolve({}))
+        decision.accept_code(snapshot, {"method": "1"}, False, resolve({}))
     with pytest.raises(BadInput, match="other .was not part of it, is 7"), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(assembly, "fingerprint_code", lambda config, measures: {"method": "1", "other": "7"})
-        assembly.accept_code(snapshot, {"method": "1", "measure": "2", "other": "7"}, False, resolve({}))
+        patch.setattr(decision, "fingerprint_code", lambda config, measures: {"method": "1", "other": "7"})
+        decision.accept_code(snapshot, {"method": "1", "measure": "2", "other": "7"}, False, resolve({}))
     # with the same measures a module that is gone is a change
     snapshot.config = {"evaluate": {"measures": []}}
     with pytest.raises(BadInput, match="measure .was 2, is not part of it any more"):
-        assembly.accept_code(snapshot, {"method": "1"}, False, resolve({}))
+        decision.accept_code(snapshot, {"method": "1"}, False, resolve({}))
 
 
 def test_what_cannot_be_imported_is_refused_with_code_2(bench, capsys):

@@ -36,7 +36,7 @@ def test_odd_input_is_refused_or_does_no_harm(throw):
 def test_a_planted_fault_is_found_and_kept(throw, monkeypatch, tmp_path):
     def broken(source, overrides):
         raise KeyError(source)
-    monkeypatch.setattr("fedmpi.assembly.load_config", broken)
+    monkeypatch.setattr("fedmpi.decision.load_config", broken)
     monkeypatch.setattr("fedmpi.config.schema.load_config", broken)
     code, lines = throw("--seed", "3", "--cases", "9", "--kind", "config")
     assert code == 1 and any("KeyError" in line for line in lines), "\n".join(lines)

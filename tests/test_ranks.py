@@ -3,6 +3,7 @@
 Ranks that do not belong together are refused, shared GPUs are named, and a signal may reach any rank."""
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import subprocess
@@ -13,6 +14,7 @@ import pytest
 from fedmpi import ranks
 from fedmpi.comm.transport import Solo
 from fedmpi.errors import BadInput
+from fedmpi.run_request import RunRequest
 from tests import launch
 from tests.runs import wait_for
 
@@ -33,6 +35,13 @@ def test_ranks_that_do_not_belong_together_are_refused(monkeypatch, name, remedy
     others[1] |= {ranks.CUDA_AWARE: True}
     ranks.refuse_mixed(world, ["c.yaml", [], None])
     assert world.cuda_aware_by_rank == [mine[ranks.CUDA_AWARE], True]
+
+
+def test_every_option_must_be_the_same_on_all_ranks():
+    """Also one that is added some day."""
+    request = RunRequest("c.yaml")
+    for option in dataclasses.fields(RunRequest):
+        assert dataclasses.replace(request, **{option.name: "another"}).words != request.words, option.name
 
 
 def test_another_command_on_another_rank(bench, warm):

@@ -30,9 +30,9 @@ from fedmpi.clients.measures import (
 )
 from fedmpi.clients.sample_cache import SampleCache
 from fedmpi.clients.state_store import StateStore
-from fedmpi.engines import batch_plan, convolutions
+from fedmpi.engines import convolutions
 from fedmpi.engines.gpu_errors import is_out_of_memory, make_room_for_fewer
-from fedmpi.engines.padding import join_blocks, pad_samples, split_blocks
+from fedmpi.engines.padding import join_blocks, mark_own, pad_samples, split_blocks
 from fedmpi.engines.step_counter import JUDGED
 from fedmpi.method import Method, State, Weights
 from fedmpi.models.build import SAMPLES_PER_PASS, as_input
@@ -237,10 +237,9 @@ class Evaluator:
         x, y = pad_samples(xs), pad_samples(ys)
         leaves, trees = zip(*map(flatten_tree, weights), strict=True)
         stacked = [torch.stack(column) for column in zip(*leaves, strict=True)]
-        sizes = batch_plan.copy_to_device(np.array([len(labels) for labels in ys]), hosted.device)
-        own = torch.arange(y.shape[1], device=y.device) < sizes[:, None]
+        sizes = [len(labels) for labels in ys]
         method.model.eval()
-        blocks = split_blocks([len(labels) for labels in ys], x, y, own)
+        blocks = split_blocks(sizes, x, y, mark_own(sizes, y))
         with convolutions.use_unfolded(method.model, hosted.engine.unfolded or ()):
             outputs = ((self._apply_models(unflatten_tree([leaf[:len(block)] for leaf in stacked], trees[0]), block),
                         *rest) for block, *rest in blocks)

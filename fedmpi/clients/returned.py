@@ -1,6 +1,6 @@
 """Refuse what functions of a method return if no run can work with it; the message names their file and line.
 
-The error is BadInput before the first round, and FedmpiError later."""
+The error is BadInput; in a round clients/hooks.py makes a failure of it."""
 from __future__ import annotations
 
 import inspect
@@ -15,7 +15,7 @@ from torch import Tensor
 from fedmpi.client_data import State
 from fedmpi.comm.frame import DTYPES
 from fedmpi.comm.rows import Mixed
-from fedmpi.errors import BadInput, FedmpiError
+from fedmpi.errors import BadInput
 from fedmpi.method import Method, list_declared_kinds
 from fedmpi.own_code.failures import blame_own_code
 from fedmpi.own_code.places import describe_definition
@@ -35,15 +35,14 @@ def blame_function(method: object, name: str) -> Iterator[None]:
         yield
 
 
-def refuse_returned(method: object, name: str, found: object, wanted: str, error: type[FedmpiError] = BadInput,
-                    details: str = "") -> NoReturn:
-    """Raise an error that says what a function of a method returned, and what it must return.
+def refuse_returned(method: object, name: str, found: object, wanted: str, details: str = "") -> NoReturn:
+    """Raise BadInput that says what a function of a method returned, and what it must return.
 
     Args:
         details: what else is to be said of what it returned."""
     place = describe_definition(getattr(type(method), name))
-    raise error(f"method {name_class(type(method))}: {place}{name}() must return {wanted}, not {describe_value(found)}"
-                f"{details}")
+    raise BadInput(f"method {name_class(type(method))}: {place}{name}() must return {wanted}, not "
+                   f"{describe_value(found)}{details}")
 
 
 def describe_value(value: object) -> str:
@@ -58,26 +57,24 @@ def describe_value(value: object) -> str:
     return printable(f"{'an' if name[0] in 'aeio' else 'a'} {name}{size}")
 
 
-def split_pair(method: object, name: str, found: object, wanted: str, error: type[FedmpiError] = BadInput
-               ) -> tuple[State, State]:
-    """Return the two states that a function returned; `wanted` names them."""
+def split_pair(method: object, name: str, found: object, wanted: str) -> tuple[State, State]:
+    """Return the two states that a function returned; `wanted` names them. Raises BadInput if it returned others."""
     if not isinstance(found, tuple | list) or len(found) != 2:
-        refuse_returned(method, name, found, f"a pair {wanted}", error)
+        refuse_returned(method, name, found, f"a pair {wanted}")
     for state, part in zip(found, wanted.strip("()").split(", "), strict=True):
-        refuse_no_state(method, name, state, f"a pair {wanted} of NamedTuples of tensors", f"the {part} ", error)
+        refuse_no_state(method, name, state, f"a pair {wanted} of NamedTuples of tensors", f"the {part} ")
     return found[0], found[1]
 
 
-def refuse_no_state(method: object, name: str, found: object, wanted: str, part: str = "",
-                    error: type[FedmpiError] = BadInput) -> None:
-    """Raise an error if something is not a NamedTuple of tensors."""
+def refuse_no_state(method: object, name: str, found: object, wanted: str, part: str = "") -> None:
+    """Raise BadInput if something is not a NamedTuple of tensors."""
     place = describe_definition(getattr(type(method), name))
     start = f"method {name_class(type(method))}: {place}{name}() must return {wanted}; {part}"
     if not isinstance(found, tuple) or not hasattr(found, "_fields"):
-        raise error(f"{start}is {describe_value(found)}")
+        raise BadInput(f"{start}is {describe_value(found)}")
     for field, value in zip(found._fields, found, strict=True):
         if not isinstance(value, Tensor):
-            raise error(f"{start}has {describe_value(value)} in its field {printable(field)}")
+            raise BadInput(f"{start}has {describe_value(value)} in its field {printable(field)}")
 
 
 def refuse_unsent_types(method: object, name: str, state: State, part: str) -> None:
@@ -93,8 +90,8 @@ def refuse_unsent_types(method: object, name: str, state: State, part: str) -> N
 
 
 def refuse_other_state(method: object, name: str, found: State, like: State, what: str, dtypes: bool = True,
-                       origin: str = "init()", error: type[FedmpiError] = BadInput) -> None:
-    """Raise an error if a state is not a NamedTuple of tensors with the fields, shapes and types of the first one.
+                       origin: str = "init()") -> None:
+    """Raise BadInput if a state is not a NamedTuple of tensors with the fields, shapes and types of the first one.
 
     Args:
         like: the first one.
@@ -103,46 +100,45 @@ def refuse_other_state(method: object, name: str, found: State, like: State, wha
         origin: what returned the first one."""
     wanted = f"{what} like that of {origin}"
     kind: type = type(like)
-    refuse_no_state(method, name, found, f"{wanted}, a NamedTuple of tensors", "it ", error)
+    refuse_no_state(method, name, found, f"{wanted}, a NamedTuple of tensors", "it ")
     if found._fields != like._fields:
-        refuse_returned(method, name, found, f"{wanted}, with the fields {', '.join(like._fields) or 'none'}", error)
+        refuse_returned(method, name, found, f"{wanted}, with the fields {', '.join(like._fields) or 'none'}")
     for field, value, first in zip(like._fields, found, like, strict=True):
         typed = dtypes or list_declared_kinds(kind).get(field)
         if value.shape != first.shape or typed and value.dtype != first.dtype:
-            refuse_returned(method, name, value, f"{wanted}, whose field {field} is {describe_value(first)}", error)
+            refuse_returned(method, name, value, f"{wanted}, whose field {field} is {describe_value(first)}")
 
 
-def refuse_wrong_messages(method: Method, found: object, template: State, participants: int,
-                          error: type[FedmpiError] = BadInput) -> None:
-    """Raise an error if `messages` returns anything but `Rows.mix`, or a tensor (n, ...), for each field of the
+def refuse_wrong_messages(method: Method, found: object, template: State, participants: int) -> None:
+    """Raise BadInput if `messages` returns anything but `Rows.mix`, or a tensor (n, ...), for each field of the
     template."""
     names = ", ".join(template._fields)
     if not isinstance(found, tuple | list) or len(found) != len(template):
         refuse_returned(method, "messages", found, f"the fields of message_template() ({names}), each made by Rows.mix "
-                        "or a tensor with a row for each participant", error)
+                        "or a tensor with a row for each participant")
     for name, mixed, like in zip(template._fields, found, template, strict=True):
         if isinstance(mixed, Tensor):
             shape, addressed = tuple(mixed.shape[1:]), len(mixed) if mixed.ndim else 0
             if mixed.dtype != like.dtype:
-                refuse_returned(method, "messages", mixed, f"in the field {name} numbers of type {like.dtype}", error)
+                refuse_returned(method, "messages", mixed, f"in the field {name} numbers of type {like.dtype}")
         elif isinstance(mixed, Mixed):
             shape, addressed = tuple(mixed.shape), len(mixed.coefficients)
         else:
             refuse_returned(method, "messages", mixed, f"in the field {name} what Rows.mix returns, or a tensor with a "
-                            "row for each participant", error)
+                            "row for each participant")
         if shape != tuple(like.shape) or addressed != participants:
-            raise error(f"method {name_class(type(method))}: {describe_definition(type(method).messages)}messages() "
-                        f"addresses {name} of shape {shape} to {addressed} clients; the template has shape "
-                        f"{tuple(like.shape)}, and {participants} take part")
+            raise BadInput(f"method {name_class(type(method))}: {describe_definition(type(method).messages)}messages() "
+                           f"addresses {name} of shape {shape} to {addressed} clients; the template has shape "
+                           f"{tuple(like.shape)}, and {participants} take part")
 
 
-def refuse_no_weights(method: Method, name: str, found: object, error: type[FedmpiError] = BadInput) -> None:
-    """Raise an error if something cannot be the weights that `predict` takes."""
+def refuse_no_weights(method: Method, name: str, found: object) -> None:
+    """Raise BadInput if something cannot be the weights that `predict` takes."""
     size = method.model.size
     if type(method).predict is Method.predict and not (isinstance(found, Tensor) and found.shape == (size,)):
-        refuse_returned(method, name, found, f"the weights of the network, a tensor of shape ({size},)", error)
+        refuse_returned(method, name, found, f"the weights of the network, a tensor of shape ({size},)")
     if not is_weights(found):
-        refuse_returned(method, name, found, "weights: a tensor, or a tuple of tensors", error)
+        refuse_returned(method, name, found, "weights: a tensor, or a tuple of tensors")
 
 
 def is_weights(found: object) -> bool:
@@ -151,11 +147,11 @@ def is_weights(found: object) -> bool:
         isinstance(part, Tensor) for part in found)
 
 
-def refuse_wrong_traffic(method: Method, found: object, error: type[FedmpiError] = BadInput) -> None:
-    """Raise an error for what is not a pair of numbers of bytes."""
+def refuse_wrong_traffic(method: Method, found: object) -> None:
+    """Raise BadInput for what is not a pair of numbers of bytes."""
     if not (isinstance(found, tuple | list) and len(found) == 2 and all(
             isinstance(v, int | float | np.number) and math.isfinite(v) and v >= 0 for v in found)):
-        refuse_returned(method, "traffic", found, "a pair of numbers of bytes (received, sent)", error)
+        refuse_returned(method, "traffic", found, "a pair of numbers of bytes (received, sent)")
 
 
 def refuse_wrong_stages(method: Method, found: object, like: State) -> None:
@@ -189,9 +185,8 @@ def refuse_other_arguments(method: Method, name: str) -> None:
                        f"{', '.join(wanted)})") from None
 
 
-def refuse_wrong_stage(method: Method, found: object, number: int, error: type[FedmpiError] = BadInput) -> None:
-    """Raise an error for what is not the place of one of so many stages."""
+def refuse_wrong_stage(method: Method, found: object, number: int) -> None:
+    """Raise BadInput for what is not the place of one of so many stages."""
     if not isinstance(found, int | np.integer) or not 0 <= found < number:
         given = f" that is {found}" if isinstance(found, int | np.integer) else ""
-        refuse_returned(method, "stage_of", found, f"a place from 0 to {number - 1} in the list of stages()", error,
-                        given)
+        refuse_returned(method, "stage_of", found, f"a place from 0 to {number - 1} in the list of stages()", given)

@@ -6,18 +6,19 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import NamedTuple
 
 import numpy as np
 
 from fedmpi.clients.placement import assign_homes
 from fedmpi.comm.transport import Counting
+from fedmpi.commands.plan_case import Case, prepare_case
 from fedmpi.commands.planned_steps import count_final_steps, find_participant_range, plan_stages
-from fedmpi.config.schema import Config, find_name, load_config
-from fedmpi.data.federation import SAMPLE_PARTS, Federation, prepare_federation
+from fedmpi.config.schema import find_name
+from fedmpi.data.federation import SAMPLE_PARTS
 from fedmpi.json_values import JsonObject
-from fedmpi.method import WHOLE, Method, State, find_kind_of_field, nbytes
+from fedmpi.method import WHOLE, find_kind_of_field, nbytes
 from fedmpi.server.round_cost import count_batches_of_round
 from fedmpi.server_only import select_sent
 from fedmpi.text import GIB, MIB
@@ -44,39 +45,6 @@ class Rehearsal(NamedTuple):
                 "reduce": self.counted.reduced_bytes if known else None,
                 "gather": self.counted.gathered_bytes if known else None,
                 "exchange": self.counted.exchanged_bytes if known else None, "failure": self.failure}
-
-
-@dataclass(frozen=True)
-class Case:
-    """What is planned: a configuration on its federation, and one client's first state and Up."""
-    config: Config
-    federation: Federation
-    method: Method
-    shared: State
-    mine: State
-    up: State
-    # the one on CPUs, if the configuration leaves it open
-    engine: str
-
-
-def prepare_case(config_path: str | Mapping[str, object], overrides: Sequence[str] | Mapping[str, object]) -> Case:
-    """Read a configuration, prepare its federation and rehearse a client. Raises BadInput."""
-    from fedmpi.assembly import build_method, refuse_engine
-    from fedmpi.engines.engine_choice import choose_by_network
-    from fedmpi.engines.rehearsal import rehearse_loop
-    from fedmpi.models.build import make_blank_samples
-    from fedmpi.server.client_selection import make_client_selector
-    config = load_config(config_path, overrides)
-    federation = Federation(prepare_federation(config.data, config.seed))
-    method = build_method(config, federation, rehearse=True)
-    refuse_engine(config, federation, method)
-    make_client_selector(config, federation, method)
-    shared, mine = method.init(federation.clients)
-    sample = make_blank_samples(federation.shape, federation.dtype)
-    up = rehearse_loop(method, shared, mine, sample)[1]
-    engine = (config.engine if config.engine != "auto" else
-              choose_by_network(method, shared, mine, sample, config.data.new_clients)[0])
-    return Case(config, federation, method, shared, mine, up, engine)
 
 
 def make_plan(config_path: str | Mapping[str, object], overrides: Sequence[str] | Mapping[str, object],

@@ -49,7 +49,7 @@ class Stage:
 
 
 class PlanCase(Protocol):
-    """What is planned: see commands/plan.py."""
+    """What steps are counted of: a Case of plan_case.py, or what stands for it in sweeps/equal.py, without data."""
     @property
     def config(self) -> Config: """Return the settings."""
     @property
@@ -60,8 +60,6 @@ class PlanCase(Protocol):
     def shared(self) -> State: """Return the first Shared."""
     @property
     def mine(self) -> State: """Return the first Mine."""
-    @property
-    def up(self) -> State: """Return an Up."""
 
 
 def find_participant_range(case: PlanCase) -> tuple[int, int]:

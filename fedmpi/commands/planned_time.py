@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedmpi.commands.planned_steps import PlanCase
+from fedmpi.commands.plan_case import Case
 from fedmpi.json_values import JsonObject
 from fedmpi.method import Participants
-from fedmpi.server.client_selection import ClientSelector
-from fedmpi.server.edge_cost import EdgeLedger
 from fedmpi.text import format_duration
 
 # So many rounds are drawn; longer runs are taken to go on alike.
 PLANNED_ROUNDS = 1000
 
 
-def plan_participation(case: PlanCase) -> JsonObject:
+def plan_participation(case: Case) -> JsonObject:
     """Return who takes part in the rounds of a planned run, as plain values; {} if all is as by default.
 
     Losses are not known, so sampling loss draws among its candidates at random here."""
-    config, rounds = case.config, min(case.config.rounds, PLANNED_ROUNDS)
-    ledger = EdgeLedger.from_config(config, case.method, case.federation)
-    selector = ClientSelector(config, case.method, case.federation, ledger)
+    config, rounds, selector = case.config, min(case.config.rounds, PLANNED_ROUNDS), case.client_selector
     if (config.train.sampling == "uniform" and selector.clock is None and selector.times is None
             and not config.faults.drop):
         return {}
@@ -35,7 +31,7 @@ def plan_participation(case: PlanCase) -> JsonObject:
     # of each participant in time, the part of its steps that it makes
     shares: list[float] = []
     for t in range(rounds):
-        ledger.stage = min(int(np.searchsorted(ends, taken, side="right")), len(ends) - 1)
+        selector.ledger.stage = min(int(np.searchsorted(ends, taken, side="right")), len(ends) - 1)
         found = selector.select(t, sum(seconds), traffic, lambda ids: generator.random(len(ids)))
         seconds.append(found.seconds)
         arrived = len(config.faults.drop_participants(found.in_time).ids)

@@ -29,7 +29,8 @@ from fedmpi.json_values import JsonObject
 from fedmpi.paths import expand_user
 from fedmpi.progress import write_stdout
 from fedmpi.ranks import gather_objects, read_package_version
-from fedmpi.session import RunRequest, lead_command, run_on_all_ranks, serve_as_worker, share_text
+from fedmpi.run_request import RunRequest
+from fedmpi.session import lead_command, run_on_all_ranks, serve_as_worker, share_text
 from fedmpi.storage.atomic import atomic, describe_reason
 from fedmpi.text import format_columns, format_pairs, format_spans
 

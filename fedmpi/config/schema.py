@@ -36,6 +36,7 @@ from fedmpi.settings import (
     shorten_value,
 )
 from fedmpi.shipped import find_shipped, name_hint
+from fedmpi.task import TASKS, MeasureNames
 
 
 @dataclass(frozen=True)
@@ -124,6 +125,11 @@ class Config:
         """The parts that clients are evaluated on: that of `evaluate.on`; with test samples also the validation
         samples, if there are any. With `evaluate.on: validation` nothing looks at the test samples."""
         return (self.evaluate.on, *["validation"] * (self.evaluate.on == "test" and self.data.validates))
+
+    @property
+    def measure_names(self) -> MeasureNames:
+        """The names by which this run's files call the measures of its clients."""
+        return MeasureNames(TASKS[self.data.task], self.evaluate.columns)
 
     def evaluates(self, t: int) -> bool:
         """Return whether clients are evaluated after round t, from 0."""

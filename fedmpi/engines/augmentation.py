@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedmpi.engines.batch_plan import NO_AUGMENTATION, LocalTraining, copy_to_device, make_generator
+from fedmpi.comm.gpu_staging import copy_to_device
+from fedmpi.engines.batch_plan import NO_AUGMENTATION, LocalTraining, make_generator
 
 # What is added to the stream of batches to name the stream of their images' changes.
 AUGMENTATION_STREAM_OFFSET = 1 << 17

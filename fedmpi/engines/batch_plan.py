@@ -11,8 +11,6 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 import torch
 
-# Engines take this from here, because what is drawn here is copied to their device.
-from fedmpi.comm.gpu_staging import copy_to_device as copy_to_device
 from fedmpi.config.schema import Config, Train
 from fedmpi.engines.optimizer import PLAIN_SGD, Optimizer
 from fedmpi.engines.step_counter import MAIN, check_kind
@@ -190,5 +188,12 @@ def draw_subset(local: LocalTraining, client: int, stream: int, n: int, share: f
                 rest: bool) -> np.ndarray:
     """Return the positions of a random share of n samples, or with `rest` of the other samples; at least one."""
     order = make_generator(local.seed, FIXED_ROUND if fixed else local.round, client, stream).permutation(n)
+    count = count_subset(n, share, rest)
+    return order[n - count:] if rest else order[:count]
+
+
+def count_subset(n: int, share: float, rest: bool) -> int:
+    """Return how many samples a random share of n samples has, or with `rest` the other ones; at least one."""
+    # 1e-9 is added because .7 * 10 must not become 6 if it is computed as 6.9999...
     kept = max(1, int(share * n + 1e-9))
-    return order[min(kept, n - 1):] if rest else order[:kept]
+    return n - min(kept, n - 1) if rest else kept

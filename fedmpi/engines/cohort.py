@@ -17,13 +17,13 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import vmap
 
-from fedmpi.engines import batch_plan
+from fedmpi.comm.gpu_staging import copy_to_device
+from fedmpi.engines import batch_plan, padding
 from fedmpi.engines.augmentation import change_images, draw_all_changes
 from fedmpi.engines.cohort_steps import CohortSteps
 from fedmpi.engines.cuda_graphs import StepRecorder
 from fedmpi.engines.gradients import Loss, bind_cohort, bind_cohort_loss, compute_own_gradient, is_empty
 from fedmpi.engines.outside_vmap import is_shared
-from fedmpi.engines.padding import SAMPLES_PER_BLOCK, gather_own, gather_padded, join_blocks, pad_samples, split_blocks
 from fedmpi.engines.pass_memory import PassMemory
 from fedmpi.engines.recorded_gradients import RecordedGradients
 from fedmpi.engines.result_memory import ResultMemory
@@ -88,7 +88,7 @@ class Cohort(CohortSteps):
         both = np.zeros((max(steps), len(drawn), self.local.batch + 1), np.int32)
         for i, p in enumerate(drawn):
             both[:steps[i], i, :-1], both[:steps[i], i, -1] = p.index, p.count
-        both = batch_plan.copy_to_device(both, self.y.device)
+        both = copy_to_device(both, self.y.device)
         index, count = both[..., :-1].long(), both[..., -1:]
         weight = (torch.arange(self.local.batch, device=count.device) < count) / count.clamp_min(1)
         active = (np.array(steps) > np.arange(max(steps))[:, None]).sum(1)
@@ -100,9 +100,9 @@ class Cohort(CohortSteps):
                 for i, n in zip(self.clients, self.sizes, strict=True)]
         if self.y.is_cuda:
             places = [k + i * self.y.shape[1] for i, k in enumerate(kept)]
-            x, y = (gather_padded(rows.flatten(0, 1), places) for rows in (self.x, self.y))
+            x, y = (padding.gather_padded(rows.flatten(0, 1), places) for rows in (self.x, self.y))
         else:
-            x, y = (pad_samples([row[k] for row, k in zip(rows, map(torch.from_numpy, kept), strict=True)])
+            x, y = (padding.pad_samples([row[k] for row, k in zip(rows, map(torch.from_numpy, kept), strict=True)])
                     for rows in (self.x, self.y))
         return dataclasses.replace(self, x=x, y=y, sizes=tuple(map(len, kept)), passes=PassMemory(),
                                    results=ResultMemory())
@@ -148,7 +148,7 @@ class Cohort(CohortSteps):
         for begin in range(0, max(steps), at_once):
             ks = [sum(mine > t for mine in steps) for t in range(begin, min(begin + at_once, max(steps)))]
             block = np.stack([batch_plan.stack_noise(noise, at_once) for noise in drawn[:ks[0]]])
-            block = batch_plan.copy_to_device(block, self.y.device)
+            block = copy_to_device(block, self.y.device)
             yield from (block[:k, t] for t, k in enumerate(ks))
 
     def forward(self, net: NetOrOutputs, w: Tensor, shared: bool = False) -> Tensor:
@@ -169,19 +169,20 @@ class Cohort(CohortSteps):
             self.network.eval()
         if shared and self.x.is_cuda:
             # as many samples at once as all clients have in a block, but no padding
-            pieces = gather_own(self.sizes, self.x).split(SAMPLES_PER_BLOCK * len(self.sizes))
-            return pad_samples(torch.cat([net(parts, as_input(x)) for x in pieces]).split(self.sizes))
+            pieces = padding.gather_own(self.sizes, self.x).split(padding.SAMPLES_PER_BLOCK * len(self.sizes))
+            return padding.pad_samples(torch.cat([net(parts, as_input(x)) for x in pieces]).split(self.sizes))
         outputs: list[Tensor] = []
-        for (block,) in split_blocks(self.sizes, self.x):
+        for (block,) in padding.split_blocks(self.sizes, self.x):
             k, x = len(block), as_input(block.flatten(0, 1))
             if shared:
                 # Bits must not depend on how many clients have such a block.
-                found = torch.cat([net(parts, piece) for piece in x.split(SAMPLES_PER_BLOCK)]).unflatten(0, (k, -1))
+                pieces = x.split(padding.SAMPLES_PER_BLOCK)
+                found = torch.cat([net(parts, piece) for piece in pieces]).unflatten(0, (k, -1))
             else:
                 mine = [p[:k] for p in parts] if isinstance(parts, list) else parts[:k]
                 found = vmap(net)(mine, x.unflatten(0, block.shape[:2]))
             outputs.append(found)
-        return join_blocks(outputs)
+        return padding.join_blocks(outputs)
 
     @property
     def network(self) -> Model:
@@ -196,10 +197,9 @@ class Cohort(CohortSteps):
         networks, so `with_features`, whose outputs are trained on, does not do this."""
         outputs = self.forward(net, w, shared=is_shared(w)).flatten(0, 1)
         losses = compute_loss(outputs, self.y.flatten(0, 1), reduction="none").unflatten(0, self.y.shape[:2])
-        sizes = batch_plan.copy_to_device(np.array(self.sizes), losses.device)
-        own = torch.arange(losses.shape[1], device=losses.device) < sizes[:, None]
-        per_block = (losses * own).unflatten(1, (-1, SAMPLES_PER_BLOCK)).sum(2)
-        return sum(per_block.unbind(1)) / sizes
+        own = padding.mark_own(self.sizes, losses)
+        per_block = (losses * own).unflatten(1, (-1, padding.SAMPLES_PER_BLOCK)).sum(2)
+        return sum(per_block.unbind(1)) / own.sum(1)
 
     def class_counts(self) -> Tensor:
         """Return the number of each client's own samples of each class, (c, classes)."""
@@ -210,10 +210,9 @@ class Cohort(CohortSteps):
         """Return sums of the outputs over each client's own samples of each class, (c, classes, p), by blocks."""
         outputs = self.forward(net, w)
         classes = self.network.classes if classes is None else classes
-        sizes = batch_plan.copy_to_device(np.array(self.sizes), outputs.device)
-        own = torch.arange(outputs.shape[1], device=outputs.device) < sizes[:, None]
-        members = F.one_hot(read_labels(self.y, 2), classes).to(outputs.dtype) * own[..., None]
-        blocks = zip(members.split(SAMPLES_PER_BLOCK, 1), outputs.split(SAMPLES_PER_BLOCK, 1), strict=True)
+        own = padding.mark_own(self.sizes, outputs)[..., None]
+        members = F.one_hot(read_labels(self.y, 2), classes).to(outputs.dtype) * own
+        blocks = zip(*(t.split(padding.SAMPLES_PER_BLOCK, 1) for t in (members, outputs)), strict=True)
         return sum(m.transpose(1, 2) @ o for m, o in blocks)
 
     def descend(self, net: Net | Loss, w: Tensor, options: StepOptions, only: slice | None, args: Sequence[Tensor],

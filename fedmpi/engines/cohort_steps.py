@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch import Tensor
 
+from fedmpi.comm.gpu_staging import copy_to_device
 from fedmpi.engines import batch_plan
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class CohortSteps:
     @property
     def steps(self) -> Tensor:
         """Return the same as a tensor, (c,) int64."""
-        return batch_plan.copy_to_device(np.array(self.count_steps()), self.y.device)
+        return copy_to_device(np.array(self.count_steps()), self.y.device)
 
     def sort_by_steps(self) -> Tensor | None:
         """Return the positions (c,) of the clients by their steps, most first; None if they are in this order. They
@@ -42,7 +43,7 @@ class CohortSteps:
         order = sorted(range(len(steps)), key=lambda i: -steps[i])
         if order == [*range(len(steps))]:
             return None
-        return batch_plan.copy_to_device(np.array(order), self.y.device)
+        return copy_to_device(np.array(order), self.y.device)
 
     def count(self, going: Tensor | None = None) -> None:
         """Count the steps of the clients' training; with flags `going` (c,), only those of clients that go on."""

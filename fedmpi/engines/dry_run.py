@@ -115,8 +115,7 @@ class DryRunData(LoopData):
 
     def subset(self, share: float, stream: int, fixed: bool = False, rest: bool = False) -> DryRunData:
         """Return data of as many samples as the share keeps, or of the other ones with `rest`; nothing is drawn."""
-        kept = max(1, int(share * self.n + 1e-9))
-        return dataclasses.replace(self, count=self.n - min(kept, self.n - 1) if rest else kept)
+        return dataclasses.replace(self, count=batch_plan.count_subset(self.n, share, rest))
 
 
 class DryBatch(NamedTuple):

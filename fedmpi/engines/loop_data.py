@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedmpi.comm.gpu_staging import copy_to_device
 from fedmpi.engines import batch_plan, sparse_embedding
 from fedmpi.engines.augmentation import change_images, draw_all_changes
 from fedmpi.engines.gradients import Loss, bind_loss, bind_module, differentiate_loss, is_empty
@@ -103,7 +104,7 @@ class LoopData(RoundSettings):
 
     def subset(self, share: float, stream: int, fixed: bool = False, rest: bool = False) -> LoopData:
         """Return the same client with a random share of its samples, or with the other ones; at least one."""
-        kept = batch_plan.copy_to_device(
+        kept = copy_to_device(
             batch_plan.draw_subset(self.local, self.client, stream, self.n, share, fixed, rest), self.y.device
         )
         return dataclasses.replace(self, x=self.x[kept], y=self.y[kept], passes=PassMemory(), results=ResultMemory())
@@ -179,7 +180,7 @@ class LoopData(RoundSettings):
     def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield (x, y) of every step. Samples are gathered for many steps at once; a batch is a slice of them."""
         drawn = batch_plan.draw_batches(self.local, self.client, self.stream, self.n)
-        index = batch_plan.copy_to_device(drawn.index, self.y.device)
+        index = copy_to_device(drawn.index, self.y.device)
         size = index.shape[1]
         together = max(1, BYTES_GATHERED_AT_ONCE // max(1, 4 * self.x[0].numel() * size))
         counts = drawn.count.tolist()
@@ -198,7 +199,7 @@ class LoopData(RoundSettings):
         steps = batch_plan.count_local_steps(self.local, self.n)
         at_once = batch_plan.choose_steps_at_once((self.local.batch, *shape), steps, self.y.device)
         drawn = batch_plan.draw_noise(self.local, self.client, self.stream, shape)
-        blocks = (batch_plan.copy_to_device(batch_plan.stack_noise(drawn, at_once), self.y.device)
+        blocks = (copy_to_device(batch_plan.stack_noise(drawn, at_once), self.y.device)
                   for _ in range(0, steps, at_once))
         for (x, y), e in zip(self.batches(), chain.from_iterable(blocks), strict=False):
             yield x, y, e[:len(y)]

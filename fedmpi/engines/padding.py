@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedmpi.engines import batch_plan
+from fedmpi.comm.gpu_staging import copy_to_device
 
 # Samples of each client per forward pass without gradients. Blocks are always whole. If a matrix product had as many
 # rows as the largest client has samples, a client's bits would depend on the other clients of its cohort.
@@ -38,7 +38,7 @@ def gather_padded(flat: Tensor, places: list[np.ndarray]) -> Tensor:
     table = np.zeros((len(places), round_up_to_blocks(len(places[0]))), np.int64)
     for row, mine in zip(table, places, strict=True):
         row[:len(mine)], row[len(mine):] = mine, mine[0] if len(mine) else 0
-    return flat[batch_plan.copy_to_device(table, flat.device)]
+    return flat[copy_to_device(table, flat.device)]
 
 
 def gather_own(sizes: Sequence[int], padded: Tensor) -> Tensor:
@@ -48,7 +48,15 @@ def gather_own(sizes: Sequence[int], padded: Tensor) -> Tensor:
         sizes: the clients' numbers of samples.
         padded: (c, s, ...)."""
     places = np.concatenate([i * padded.shape[1] + np.arange(n) for i, n in enumerate(sizes)])
-    return padded.flatten(0, 1)[batch_plan.copy_to_device(places, padded.device)]
+    return padded.flatten(0, 1)[copy_to_device(places, padded.device)]
+
+
+def mark_own(sizes: Sequence[int], padded: Tensor) -> Tensor:
+    """Return which samples of padded ones (c, s, ...) are the clients' own, (c, s) bool.
+
+    Args:
+        sizes: the clients' numbers of samples."""
+    return torch.arange(padded.shape[1], device=padded.device) < copy_to_device(np.array(sizes), padded.device)[:, None]
 
 
 def split_blocks(sizes: Sequence[int], *padded: Tensor) -> Iterator[tuple[Tensor, ...]]:

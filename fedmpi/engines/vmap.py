@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
+from fedmpi.comm.gpu_staging import copy_to_device
 from fedmpi.engines import batch_plan, convolutions
 from fedmpi.engines.cohort import Cohort
 from fedmpi.engines.convolutions import MAX_CLIENTS_AT_ONCE as MAX_CLIENTS_AT_ONCE
@@ -143,7 +144,7 @@ def count_vectors(optimizer: Optimizer) -> int:
 def apply_to_cohort(function: Callable[..., State], shared: State, mine: list[State], cohort: Cohort,
                     messages: list[State | None]) -> list[State]:
     """Return function(shared, mine, data) of each client of a cohort."""
-    sizes, ids = batch_plan.copy_to_device(np.array([cohort.sizes, cohort.clients]), cohort.y.device)
+    sizes, ids = copy_to_device(np.array([cohort.sizes, cohort.clients]), cohort.y.device)
     message = stack_states(messages) if None not in messages else None
 
     def one(mine: State, n: Tensor, i: Tensor, message: State = None) -> State:

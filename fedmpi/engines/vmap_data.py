@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedmpi.comm.gpu_staging import copy_to_device
 from fedmpi.engines import batch_plan
 from fedmpi.engines.cohort import Cohort
 from fedmpi.engines.gradients import Loss, is_empty
@@ -96,7 +97,7 @@ class VmapData(RoundSettings):
     def subset(self, share: float, stream: int, fixed: bool = False, rest: bool = False) -> VmapData:
         """Return the same client with a random share of its samples, or with the other ones; at least one."""
         part = self.cohort.subset(share, stream, fixed, rest)
-        sizes = batch_plan.copy_to_device(np.array(part.sizes), part.y.device)
+        sizes = copy_to_device(np.array(part.sizes), part.y.device)
         return dataclasses.replace(self, cohort=part, n=OutsideVmap.apply(lambda n: sizes, self.n))
 
     def class_sums(self, net: NetOrOutputs, w: Tensor, classes: int | None = None) -> Tensor:

@@ -74,7 +74,6 @@ class ClientSelector:
     """Selects the participants of each round, and keeps their simulated time. It reads the files, or raises BadInput.
     """
     config: Config
-    method: Method
     federation: Federation
     ledger: EdgeLedger
 
@@ -196,7 +195,7 @@ def make_client_selector(config: Config, federation: Federation, method: Method)
     if candidates is not None and not most <= candidates <= n:
         raise BadInput(f"train.candidates = {candidates}: up to {most} of the {n} clients take part in a round, and "
                        f"are chosen among them; give a number from {most} to {n}")
-    selector = ClientSelector(config, method, federation, EdgeLedger.from_config(config, method, federation))
+    selector = ClientSelector(config, federation, EdgeLedger.from_config(config, method, federation))
     refuse_never_available(selector)
     if selector.clock is None:
         return selector

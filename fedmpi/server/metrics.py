@@ -10,7 +10,7 @@ from fedmpi.clients.measures import CLIENT_MEASURES
 from fedmpi.clustering.kmeans_and_linkage import embed_rows
 from fedmpi.config.evaluation import MODEL_ENDINGS, NEW_CLIENTS_ENDING
 from fedmpi.json_values import JsonObject
-from fedmpi.task import CLASSIFICATION, Task, find_task
+from fedmpi.task import MeasureNames, Task, find_task
 
 # Principal components stored per client for t-SNE.
 EMBEDDING_DIM = 50
@@ -37,74 +37,72 @@ def split_measures(table: np.ndarray) -> dict[str, np.ndarray]:
     return {ENDINGS[i]: rows[:, i] for i in range(rows.shape[1])}
 
 
-def make_metrics_line(rows: dict[str, np.ndarray], honest: np.ndarray, further: Sequence[str] = (),
-                      task: Task = CLASSIFICATION) -> dict[str, float]:
+def make_metrics_line(rows: dict[str, np.ndarray], honest: np.ndarray, names: MeasureNames) -> dict[str, float]:
     """Return what a line of metrics.jsonl says of the clients; {} if none was evaluated.
 
     Args:
         rows: measures by the ending of their names, as `split_measures` returns them.
         honest: which clients are summarised, (n,) bool; a single measure is that of the others.
-        further: names of the further measures, the last columns of `rows`."""
+        names: of the measures in the columns of `rows`."""
     line = {f"{name}{ending}": value for ending, values in rows.items() if not ending or not np.isnan(values).all()
-            for name, value in summarise_clients(values[honest], further, task).items()}
+            for name, value in summarise_clients(values[honest], names).items()}
     if rows and not honest.all():
-        line[f"{task.key}_attackers"] = summarise_clients(rows[""][~honest], further, task)[task.key]
+        key = names.task.key
+        line[f"{key}_attackers"] = summarise_clients(rows[""][~honest], names)[key]
     return line
 
 
-def summarise_newcomers(rows: dict[str, np.ndarray], further: Sequence[str] = (),
-                        task: Task = CLASSIFICATION) -> dict[str, float]:
+def summarise_newcomers(rows: dict[str, np.ndarray], names: MeasureNames) -> dict[str, float]:
     """Return what a line of metrics.jsonl says of the new clients; {} if there are none, or none was evaluated.
 
     Args:
         rows: measures of the new clients by the ending of their names, as `split_measures` returns them.
-        further: names of the further measures."""
+        names: of the measures in the columns of `rows`."""
     if not rows or not len(rows[""]):
         return {}
-    found, spread = summarise_clients(rows[""], further, task), f"{task.measure}_std"
+    task, found, spread = names.task, summarise_clients(rows[""], names), f"{names.task.measure}_std"
     return {f"{name}{NEW_CLIENTS_ENDING}": found[key] for name, key in (
         (task.measure, task.key), (spread, spread), (task.second, f"{task.second}_mean"), ("loss", "loss"),
-        *((name, f"{name}_mean") for name in further))}
+        *((name, f"{name}_mean") for name in names.further))}
 
 
-def list_newcomer_columns(rows: dict[str, np.ndarray], further: Sequence[str] = (),
-                          task: Task = CLASSIFICATION) -> dict[str, np.ndarray]:
+def list_newcomer_columns(rows: dict[str, np.ndarray], names: MeasureNames) -> dict[str, np.ndarray]:
     """Return the columns of history.h5 of the new clients by name, (m,) each; {} if there are none."""
     if not rows or not len(rows[""]):
         return {}
-    columns = make_history_columns({"": rows[""]}, further, task)
+    columns = make_history_columns({"": rows[""]}, names)
     return {f"{name}{NEW_CLIENTS_ENDING}": values for name, values in columns.items()}
 
 
-def make_history_columns(rows: dict[str, np.ndarray], further: Sequence[str] = (),
-                         task: Task = CLASSIFICATION) -> dict[str, np.ndarray]:
+def make_history_columns(rows: dict[str, np.ndarray], names: MeasureNames) -> dict[str, np.ndarray]:
     """Return the columns of history.h5 by name, (n,) each."""
+    task = names.task
     with np.errstate(invalid="ignore", divide="ignore"):
         main = {f"{task.measure}{ending}": values[:, 0] / values[:, 1] for ending, values in rows.items()}
         columns = main | {task.second: rows[""][:, 3], "loss": rows[""][:, 2] / rows[""][:, 1]}
     return columns | {f"{name}{ending}": values[:, len(CLIENT_MEASURES) + i]
-                      for i, name in enumerate(further) for ending, values in rows.items()}
+                      for i, name in enumerate(names.further) for ending, values in rows.items()}
 
 
-def summarise_clients(rows: np.ndarray, further: Sequence[str] = (), task: Task = CLASSIFICATION) -> dict[str, float]:
+def summarise_clients(rows: np.ndarray, names: MeasureNames) -> dict[str, float]:
     """Summarise the measures of clients; clients that were not evaluated or have no test samples do not count.
 
     A further measure has a mean over the clients for which it is defined, and the number of all others.
 
     Args:
         rows: CLIENT_MEASURES, or those that stand for them, and further measures, (n, measures).
-        further: names of the further measures.
-        task: gives the names of the main measure, such as accuracy, and of the second one."""
+        names: of the measures in these columns."""
+    task, further = names
     judged = rows[np.nan_to_num(rows[:, 1]) > 0]
-    names = (*(f"{task.measure}_{name}" for name in OF_MAIN_MEASURE), f"{task.second}_mean", "loss")
+    keys = (*(f"{task.measure}_{name}" for name in OF_MAIN_MEASURE), f"{task.second}_mean", "loss")
     if not len(judged):
-        return dict.fromkeys((*names, *(f"{name}_mean" for name in further)), float("nan")) | {
+        return dict.fromkeys((*keys, *(f"{name}_mean" for name in further)), float("nan")) | {
             f"{name}_undefined": 0 for name in further}
     total, tested, loss, second, *others = judged.T
     main = total / tested
     values = (main.mean(), total.sum() / tested.sum(), main.std(), compute_worst_decile(main, task), main.var(),
               compute_gini(main), second.mean(), (loss / tested).mean())
-    found = dict(zip(names, map(float, values), strict=True))
+    found = dict(zip(keys, map(float, values), strict=True))
     for name, column in zip(further, others, strict=True):
         defined = np.isfinite(column)
         found |= {f"{name}_mean": mean_of_known(column[defined]), f"{name}_undefined": int((~defined).sum())}
@@ -126,7 +124,7 @@ def find_best_line(metrics: list[JsonObject]) -> JsonObject:
     return max(metrics, key=lambda m: (m[task.key] == m[task.key], task.score(m[task.key])))
 
 
-def compute_worst_decile(values: np.ndarray, task: Task = CLASSIFICATION) -> float:
+def compute_worst_decile(values: np.ndarray, task: Task) -> float:
     """Return the mean of the main measure over the worst tenth of the clients (at least one); values (n,)."""
     worst, ordered = max(1, int(np.ceil(len(values) / 10))), np.sort(values)
     return float((ordered[:worst] if task.larger_is_better else ordered[-worst:]).mean())

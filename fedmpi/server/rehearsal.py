@@ -51,7 +51,6 @@ from fedmpi.own_code.places import describe_definition, is_built_in
 from fedmpi.server.sampling import draw_participants
 from fedmpi.server.state_check import refuse_wrong_log
 from fedmpi.server_only import hide_server_only, refuse_server_only
-from fedmpi.task import TASKS
 from fedmpi.torch_compat import count_changes
 
 # So many participants are enough to see what the server returns.
@@ -198,7 +197,7 @@ def try_server(config: Config, federation: Federation, method: Method, shared: S
     found = attempt(method, "server", lambda: method.server(shared, make_rows(pool, UP, up), who))
     if found is not None:
         refuse_other_state(method, "server", found[0], shared, "a Shared", dtypes=False)
-        refuse_wrong_log(method, who, TASKS[config.data.task], config.evaluate.columns, BadInput)
+        refuse_wrong_log(method, who, config.measure_names)
 
 
 def attempt(method: Method, name: str, function: Callable[[], object]) -> tuple[object] | None:

@@ -38,7 +38,7 @@ from fedmpi.server.on_disk_error import DiskErrorPolicy
 from fedmpi.server.run_state import RunState
 from fedmpi.storage.folder import RunFolder
 from fedmpi.storage.run_status import list_evaluated
-from fedmpi.task import TASKS, Task
+from fedmpi.task import Task
 from fedmpi.text import MIB, format_duration
 
 
@@ -66,7 +66,7 @@ class RoundRecorder:
     @property
     def task(self) -> Task:
         """Return what is learned, by which the measures are named."""
-        return TASKS[self.config.data.task]
+        return self.config.measure_names.task
 
     @cached_property
     def honest(self) -> np.ndarray:
@@ -145,15 +145,15 @@ class RoundRecorder:
         n = len(self.federation.sizes)
         state, rows = self.state, {} if table is None else split_measures(table[:n])
         newcomers = {} if table is None else split_measures(table[n:])
-        further, task = self.config.evaluate.columns, self.task
-        state.metrics.append({"round": state.round, **make_metrics_line(rows, self.honest, further, task),
-                              **summarise_newcomers(newcomers, further, task), **facts})
+        names = self.config.measure_names
+        state.metrics.append({"round": state.round, **make_metrics_line(rows, self.honest, names),
+                              **summarise_newcomers(newcomers, names), **facts})
         with self.disk_errors.handled(state.round):
             self.folder.append_metrics(state.metrics)
         if state.round in self.config.evaluate.embeddings:
             self._add_embeddings()
         if rows:
-            measured = make_history_columns(rows, further, task) | list_newcomer_columns(newcomers, further, task)
+            measured = make_history_columns(rows, names) | list_newcomer_columns(newcomers, names)
             self.folder.append_history(state.round, measured | {
                 "cluster": state.groups.last.astype(float), **state.groups.each} | self.columns)
         self.columns = {}

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
-from fedmpi.clients.hooks import Hooks
+from fedmpi.clients.hooks import Hooks, check_in_round
 from fedmpi.clients.placement import Pace
 from fedmpi.comm.order_performer import OrderPerformer
 from fedmpi.comm.orders import MINE, UP
@@ -162,14 +162,16 @@ class Run:
             judge: measure them right after their training."""
         state, addressed = self.state, choose_addressed(self.config, self.federation.sizes, who, judge)
         send_messages(self.pool, self.hooks, state.shared, addressed)
-        refuse_wrong_log(self.method, addressed, self.recorder.task, self.config.evaluate.columns)
+        with check_in_round():
+            refuse_wrong_log(self.method, addressed, self.config.measure_names)
         who.copy_log_per_client(addressed)
         there = self.pool.train(who.round, who.ids, judge, state.shared, self.pace.choose_ranks(who))
         who = who if there.all() else who.only(there)
         if len(who.ids):
             with name_method_in_errors(self.method, "server", who.round + 1):
                 new = self.hooks.server(state.shared, make_rows(self.pool, UP, self.up), who)
-            refuse_wrong_log(self.method, who, self.recorder.task, self.config.evaluate.columns)
+            with check_in_round():
+                refuse_wrong_log(self.method, who, self.config.measure_names)
             # Contiguous as at all ranks, since the order of sums follows strides.
             state.shared = type(new)(*(v.contiguous() for v in new))
             refuse_non_finite(self.method, state.shared, who.round + 1)

@@ -16,7 +16,7 @@ from fedmpi.clients.measures import CLIENT_MEASURES
 from fedmpi.clients.returned import describe_value, name_class
 from fedmpi.comm.exact import BadWeights
 from fedmpi.config.evaluation import CLIENT_COLUMNS
-from fedmpi.errors import FedmpiError
+from fedmpi.errors import BadInput, FedmpiError
 from fedmpi.json_values import fits_json
 from fedmpi.method import Method, Participants, State
 from fedmpi.own_code.places import is_built_in
@@ -27,7 +27,7 @@ from fedmpi.server.metrics import (
     make_metrics_line,
     summarise_newcomers,
 )
-from fedmpi.task import Task
+from fedmpi.task import MeasureNames
 
 # What a line of metrics.jsonl says of each round beside the clients' measures.
 FACTS_OF_A_ROUND = (
@@ -78,43 +78,41 @@ def name_method_in_errors(method: Method, function: str, round: int) -> Iterator
         raise FedmpiError(f"{method.title}: in {type(method).__name__}.{function}, round {round}, {error}") from None
 
 
-def refuse_wrong_log(method: Method, who: Participants, task: Task, further: tuple[str, ...] = (),
-                     error: type[FedmpiError] = FedmpiError) -> None:
-    """Raise an error if the run's files cannot hold what a user's own method logged of a round.
+def refuse_wrong_log(method: Method, who: Participants, names: MeasureNames) -> None:
+    """Raise BadInput if the run's files cannot hold what a user's own method logged of a round.
 
     Args:
         who: the participants, with what was logged of them.
-        task: what is learned; its measures have names that a method cannot take.
-        further: names of the further measures, which it cannot take either."""
+        names: of the run's measures, which a method cannot take."""
     if is_built_in(type(method)):
         return
     start, facts, n = f"method {name_class(type(method))}: who.log", dict(who.facts), len(who.ids)
     if "clusters" in facts:
         labels, k = read_clusters(facts.pop("clusters")), facts.pop("k", None)
         if not isinstance(k, int | np.integer):
-            raise error(f"{start}(clusters=...): give the number of clusters, too, as in who.log(clusters=..., k=4); "
-                        f"k is {describe_value(k)}")
+            raise BadInput(f"{start}(clusters=...): give the number of clusters, too, as in who.log(clusters=..., "
+                           f"k=4); k is {describe_value(k)}")
         if labels.shape != (n,) or labels.dtype.kind not in "iu" or n and not 0 <= labels.min() <= labels.max() < k:
-            raise error(f"{start}(clusters=...): give the cluster of each of the {n} participants, an integer from 0 "
-                        f"to {k - 1}, not {describe_value(labels)}")
-    taken = list_taken_names(task, further) | (FACTS_OF_CLUSTERS if "clusters" in who.facts else set())
+            raise BadInput(f"{start}(clusters=...): give the cluster of each of the {n} participants, an integer from "
+                           f"0 to {k - 1}, not {describe_value(labels)}")
+    taken = list_taken_names(names) | (FACTS_OF_CLUSTERS if "clusters" in who.facts else set())
     for name, value in facts.items():
         if not fits_json(value):
-            raise error(f"{start}({name}=...): give a number as float() makes it, a text, or a list of such, not "
-                        f"{describe_value(value)}")
+            raise BadInput(f"{start}({name}=...): give a number as float() makes it, a text, or a list of such, not "
+                           f"{describe_value(value)}")
     for name, values in who.each.items():
         if not name.isidentifier():
-            raise error(f"{start}_per_client: {name!r} cannot name a column of history.h5; take a name of letters, "
-                        "digits and _ that does not begin with a digit")
+            raise BadInput(f"{start}_per_client: {name!r} cannot name a column of history.h5; take a name of letters, "
+                           "digits and _ that does not begin with a digit")
         if not holds_numbers(values, n):
-            raise error(f"{start}_per_client({name}=...): give a number for each of the {n} participants, not "
-                        f"{describe_value(values)}")
+            raise BadInput(f"{start}_per_client({name}=...): give a number for each of the {n} participants, not "
+                           f"{describe_value(values)}")
     clash = [name for name in (*facts, *who.each) if {name, f"{name}_mean" if name in who.each else name} & taken]
     if clash:
-        raise error(f"{start}: a line of metrics.jsonl has a measure {clash[0]} of its own; give yours another name")
-    columns = list_taken_columns(task, further)
+        raise BadInput(f"{start}: a line of metrics.jsonl has a measure {clash[0]} of its own; give yours another name")
+    columns = list_taken_columns(names)
     if clash := [name for name in who.each if name in columns]:
-        raise error(f"{start}_per_client: history.h5 has a column {clash[0]} of its own; give yours another name")
+        raise BadInput(f"{start}_per_client: history.h5 has a column {clash[0]} of its own; give yours another name")
 
 
 def read_clusters(values: object) -> np.ndarray:
@@ -126,19 +124,19 @@ def read_clusters(values: object) -> np.ndarray:
 
 
 @cache
-def list_taken_names(task: Task, further: tuple[str, ...] = ()) -> frozenset[str]:
+def list_taken_names(names: MeasureNames) -> frozenset[str]:
     """Return the names in a line of metrics.jsonl that a method cannot give to what it logs."""
-    rows = np.ones((2, len(CLIENT_MEASURES) + len(further)))
-    measures = make_metrics_line(dict.fromkeys(ENDINGS, rows), np.array([True, False]), further, task)
-    return frozenset({*FACTS_OF_A_ROUND, *measures, *summarise_newcomers({"": rows}, further, task)})
+    rows = np.ones((2, len(CLIENT_MEASURES) + len(names.further)))
+    measures = make_metrics_line(dict.fromkeys(ENDINGS, rows), np.array([True, False]), names)
+    return frozenset({*FACTS_OF_A_ROUND, *measures, *summarise_newcomers({"": rows}, names)})
 
 
 @cache
-def list_taken_columns(task: Task, further: tuple[str, ...] = ()) -> frozenset[str]:
+def list_taken_columns(names: MeasureNames) -> frozenset[str]:
     """Return the names of columns of history.h5, and of tables of clients, that a method cannot give to what it logs of
     each client."""
-    rows = dict.fromkeys(ENDINGS, np.ones((1, len(CLIENT_MEASURES) + len(further))))
-    own = make_history_columns(rows, further, task)
+    rows = dict.fromkeys(ENDINGS, np.ones((1, len(CLIENT_MEASURES) + len(names.further))))
+    own = make_history_columns(rows, names)
     return frozenset({*own, *CLIENT_COLUMNS, "cluster", "embedding", "new_client"})
 
 

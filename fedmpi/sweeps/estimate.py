@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple
 
-from fedmpi.commands.plan import Case, prepare_case
+from fedmpi.commands.plan_case import Case, prepare_case
 from fedmpi.commands.planned_steps import PlannedRounds, average_by_size, list_planned_rounds
 from fedmpi.config.schema import to_plain
 from fedmpi.data.federation import SAMPLE_PARTS

@@ -22,6 +22,7 @@ from fedmpi.method import State
 from fedmpi.python_api import run as run_federation
 from fedmpi.server.metrics import split_measures, summarise_clients
 from fedmpi.server_only import join_sent, select_sent
+from fedmpi.task import MeasureNames
 from fedmpi.testing.federations import OddClients, OtherTests
 from fedmpi.testing.lab import Lab
 from fedmpi.testing.subject import Broken, Subject
@@ -154,7 +155,7 @@ def check_odd_clients(subject: Subject) -> None:
         before = split_measures(run.judged)[""]
         if before[2, 1] != 0 or (np.delete(before[:, 1], 2) != 12).any():
             raise Broken(f"engine {engine.name}: not all test samples of each client are evaluated")
-        if not np.isfinite(list(summarise_clients(before).values())).all():
+        if not np.isfinite(list(summarise_clients(before, MeasureNames(subject.federation.task, ())).values())).all():
             raise Broken(f"engine {engine.name}: a measure is not finite")
 
 

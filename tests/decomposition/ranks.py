@@ -24,7 +24,8 @@ from fedmpi.comm.transport import Solo
 from fedmpi.context import RankContext
 from fedmpi.engines.vmap import Vmap
 from fedmpi.errors import FINISHED, SAVED
-from fedmpi.session import RunRequest, explain_failure, lead_command, serve_as_worker
+from fedmpi.run_request import RunRequest
+from fedmpi.session import explain_failure, lead_command, serve_as_worker
 from tests.decomposition.cases import ROUNDS, Start
 
 # The text before the code of a start in the output of rank 0.

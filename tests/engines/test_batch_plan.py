@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedmpi.clients.updates import attack_update
+from fedmpi.comm.gpu_staging import copy_to_device
 from fedmpi.engines.batch_plan import (
     FIXED_ROUND,
     NOISE_STREAM_OFFSET,
     LocalTraining,
     change_batches,
-    copy_to_device,
     count_batches,
     count_local_steps,
     draw_batches,

@@ -8,9 +8,10 @@ import statistics
 import pytest
 import torch
 
-from fedmpi.assembly import decide
 from fedmpi.comm.transport import Solo
+from fedmpi.decision import decide
 from fedmpi.errors import BadInput
+from fedmpi.run_request import RunRequest
 from tests.federations import apart, method
 from tests.methods.plain import again
 from tests.methods.trial import ROUNDS, near, network, run
@@ -151,9 +152,9 @@ def test_a_pull_that_overshoots_is_refused(tmp_path, cache):
         "rounds": 2, "method": {"name": "fedamp", "pull": 25.}, "model": {"name": "mlp", "hidden": 8},
         "data": {"clients": 9, "cache": str(cache)}, "train": {"lr": .04}}))
     with pytest.raises(BadInput, match=r"^method\.pull = 25\.0: with train\.lr = 0\.04 .* below 1 / lr = 25$"):
-        decide(str(tmp_path / "c.yaml"), [], str(tmp_path / "run"), None, Solo())
+        decide(RunRequest(str(tmp_path / "c.yaml"), [], str(tmp_path / "run")), Solo())
     assert not (tmp_path / "run").exists()
-    decide(str(tmp_path / "c.yaml"), ["method.pull=24.9"], str(tmp_path / "run"), None, Solo())
+    decide(RunRequest(str(tmp_path / "c.yaml"), ["method.pull=24.9"], str(tmp_path / "run")), Solo())
 
 
 def test_a_client_receives_and_sends_one_model():

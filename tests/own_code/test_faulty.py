@@ -250,7 +250,7 @@ def test_an_error_of_fedmpi_itself_is_not_taken_for_one_of_the_user(monkeypatch,
         from pathlib import Path
         Path(3)
     monkeypatch.setattr("fedmpi.own_code.failures.is_own", lambda file, module: False)
-    monkeypatch.setattr("fedmpi.assembly.refuse_engine", fault)
+    monkeypatch.setattr("fedmpi.decision.refuse_engine", fault)
     with pytest.raises(TypeError):
         run_alone(bench.config, [], tmp_path / "run", world=Alone())
 

@@ -224,7 +224,7 @@ def test_those_whose_losses_were_compared_have_received_the_model(how, choosing,
                         "stragglers": {"step_seconds": 1.}, "edge": {"bandwidth": 800.}})
     ledger = SimpleNamespace(list_works=lambda who: [RoundWork(10, 0, (1,))] * len(who.ids),
                              count_loss_work=lambda n: RoundWork(0, 10, (), 1))
-    selector = ClientSelector(settings, None, SimpleNamespace(sizes=np.full(4, 10)), ledger)
+    selector = ClientSelector(settings, SimpleNamespace(sizes=np.full(4, 10)), ledger)
     found = selector.select(0, 0., (96, 200), lambda ids: -ids.astype(float))
     assert len(found.participants.ids) == 1 and found.seconds == pytest.approx(choosing + 1 + nbytes / 100)
     assert found.facts.get("mib_candidates", 0) == (2 * 96 + 3 * 4) / 2 ** 20 * (how == "loss")
@@ -238,7 +238,7 @@ def test_candidates_that_leave_before_they_told_their_loss(tmp_path):
                         "availability": {"file": str(tmp_path / "a.csv"), "unit": "seconds"}})
     ledger = SimpleNamespace(list_works=lambda who: [RoundWork(10, 0, (1,))] * len(who.ids),
                              count_loss_work=lambda n: RoundWork(0, 10, (), 1))
-    selector = ClientSelector(settings, None, SimpleNamespace(sizes=np.full(4, 10)), ledger)
+    selector = ClientSelector(settings, SimpleNamespace(sizes=np.full(4, 10)), ledger)
     found = selector.select(0, 0., (96, 200), lambda ids: -ids.astype(float))
     # the server waits for client 1, whose training ends as it leaves
     assert found.participants.ids.tolist() == [0, 1] and found.facts["late"] == [0, 1] and found.seconds == 2
@@ -278,5 +278,5 @@ def test_speeds_belong_to_the_client_that_their_row_names(tmp_path):
 def test_the_server_waits_for_all_before_the_first_round():
     settings, sizes = resolve({"stragglers": {"step_seconds": 1., "deadline": 1.5}}), np.full(4, 10)
     ledger = SimpleNamespace(list_works=lambda who: [RoundWork(50, 0, (5,))] * len(who.ids))
-    selector = ClientSelector(settings, None, SimpleNamespace(sizes=sizes), ledger)
+    selector = ClientSelector(settings, SimpleNamespace(sizes=sizes), ledger)
     assert selector.time_warm_up(Participants(np.arange(4), sizes, -1, 0), (0, 0)) == 5

@@ -23,7 +23,9 @@ from fedmpi.server.metrics import (
     summarise_clients,
 )
 from fedmpi.server.run_state import RunState
-from fedmpi.task import CLASSIFICATION
+from fedmpi.task import CLASSIFICATION, MeasureNames
+
+PLAIN, TWO = MeasureNames(CLASSIFICATION, ()), MeasureNames(CLASSIFICATION, ("auc", "ece"))
 
 
 @given(n=st.integers(1, 40), c=st.integers(2, 7), seed=st.integers(0, 999))
@@ -42,7 +44,7 @@ def row(correct, tested, loss=0., f1=.5):
 
 
 def test_summary_weighs_as_it_says():
-    found = summarise_clients(np.array([row(1, 2, 3., .2), row(9, 10, 5., .6), row(0, 4, 8., .1)], float))
+    found = summarise_clients(np.array([row(1, 2, 3., .2), row(9, 10, 5., .6), row(0, 4, 8., .1)], float), PLAIN)
     accuracy = [.5, .9, 0.]
     assert found["accuracy_mean"] == pytest.approx(np.mean(accuracy))
     assert found["accuracy_weighted"] == pytest.approx(10 / 16)
@@ -70,41 +72,42 @@ def test_a_further_measure_is_averaged_where_it_is_defined():
     """Client 1 has no AUC, client 2 no test samples, and client 3 was not judged."""
     rows = np.array([[*row(1, 2), .5, .1], [*row(1, 2), np.nan, .2], [*row(0, 0), .9, .9], [np.nan] * 6,
                      [*row(2, 2), 1., np.inf]])
-    found = summarise_clients(rows, ["auc", "ece"])
+    found = summarise_clients(rows, TWO)
     assert list(found)[-4:] == ["auc_mean", "auc_undefined", "ece_mean", "ece_undefined"]
     assert (found["auc_mean"], found["auc_undefined"]) == (.75, 1)
     assert (found["ece_mean"], found["ece_undefined"]) == (pytest.approx(.15), 1)
-    nobody = summarise_clients(rows[2:4], ["auc", "ece"])
+    nobody = summarise_clients(rows[2:4], TWO)
     assert nobody.keys() == found.keys() and nobody["auc_undefined"] == 0 and np.isnan(nobody["auc_mean"])
-    undefined = summarise_clients(rows[1:2], ["auc", "ece"])
+    undefined = summarise_clients(rows[1:2], TWO)
     assert np.isnan(undefined["auc_mean"]) and undefined["auc_undefined"] == 1
 
 
 def test_further_measures_have_columns_for_every_ending():
     table = np.arange(1, 1 + 2 * 3 * 7, dtype=float).reshape(2, 3, 7)
     rows = split_measures(table)
-    found = make_history_columns(rows, ["auc", "ece"])
+    found = make_history_columns(rows, TWO)
     np.testing.assert_array_equal(found["auc"], rows[""][:, 4])
     np.testing.assert_array_equal(found["ece_after"], rows["_after"][:, 5])
-    line = make_metrics_line(rows, np.array([True, False]), ["auc", "ece"])
+    line = make_metrics_line(rows, np.array([True, False]), TWO)
     assert line["auc_mean"] == rows[""][0, 4] and line["ece_mean_unadapted"] == rows["_unadapted"][0, 5]
 
 
 def test_clients_without_test_data_are_left_out():
     rows = np.array([row(1, 2), row(0, 0, 0, np.nan), [np.nan] * 4, row(3, 4)], float)
-    assert summarise_clients(rows) == summarise_clients(rows[[0, 3]])
-    assert summarise_clients(rows)["accuracy_mean"] == pytest.approx(.625)
+    assert summarise_clients(rows, PLAIN) == summarise_clients(rows[[0, 3]], PLAIN)
+    assert summarise_clients(rows, PLAIN)["accuracy_mean"] == pytest.approx(.625)
 
 
 def test_nobody_with_test_data_gives_nan():
-    found = summarise_clients(np.full((3, 4), np.nan))
-    assert found.keys() == summarise_clients(np.array([row(1, 2)])).keys() and all(np.isnan(v) for v in found.values())
+    found = summarise_clients(np.full((3, 4), np.nan), PLAIN)
+    assert found.keys() == summarise_clients(np.array([row(1, 2)]), PLAIN).keys()
+    assert all(np.isnan(v) for v in found.values())
 
 
 @pytest.mark.parametrize("n, worst", [(1, 1), (9, 1), (10, 1), (11, 2), (20, 2), (25, 3)])
 def test_the_worst_decile_is_a_tenth_rounded_up(n, worst):
     accuracy = np.random.default_rng(0).permutation(np.arange(n) / 100)
-    assert compute_worst_decile(accuracy) == pytest.approx(np.arange(worst).mean() / 100)
+    assert compute_worst_decile(accuracy, CLASSIFICATION) == pytest.approx(np.arange(worst).mean() / 100)
 
 
 def test_groups_note_sizes_changes_and_the_rand_index():

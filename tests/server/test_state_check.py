@@ -14,7 +14,7 @@ from fedmpi.method import Participants
 from fedmpi.methods.fedamp import FedAMP
 from fedmpi.methods.fedavg import FedAvg
 from fedmpi.server.state_check import is_all_finite, list_taken_names, refuse_non_finite, refuse_wrong_log
-from fedmpi.task import CLASSIFICATION, REGRESSION
+from fedmpi.task import CLASSIFICATION, REGRESSION, MeasureNames
 
 HERE = "method=tests.server.test_state_check:"
 
@@ -143,6 +143,7 @@ class Ages(FedAMP):
         return super().messages(shared, mine, who)
 
 
+PLAIN = MeasureNames(CLASSIFICATION, ())
 TEN = np.arange(10) % 3
 WRONG_LOGS = [
     ({"clusters": TEN}, {}, "log(clusters=...): give the number of clusters, too"),
@@ -181,33 +182,33 @@ def test_what_the_books_cannot_hold_is_refused(facts, each, said):
     who.log(**facts)
     who.log_per_client(**each)
     with pytest.raises(BadInput) as error:
-        refuse_wrong_log(LateLog(), who, CLASSIFICATION, ("brier",), BadInput)
+        refuse_wrong_log(LateLog(), who, MeasureNames(CLASSIFICATION, ("brier",)))
     assert str(error.value).startswith(f"method {HERE[7:]}LateLog: who.log") and said in str(error.value)
     # Tests check fedmpi's own methods.
-    refuse_wrong_log(FedAvg(), who, CLASSIFICATION)
+    refuse_wrong_log(FedAvg(), who, PLAIN)
 
 
 def test_what_the_books_can_hold_may_be_logged():
     who = Participants(np.arange(10), np.ones(10), 0, 0, 10)
     who.log(clusters=torch.from_numpy(TEN), k=np.int64(3), nmi=np.float64(.7), norms=[1., float("nan")], why="text")
     who.log_per_client(age=torch.arange(10))
-    refuse_wrong_log(LateLog(), who, CLASSIFICATION)
+    refuse_wrong_log(LateLog(), who, PLAIN)
     who.log(accuracy_mean=1.)
-    refuse_wrong_log(LateLog(), who, REGRESSION)
+    refuse_wrong_log(LateLog(), who, MeasureNames(REGRESSION, ()))
     # without clusters or further measures of their own
     alone = Participants(np.arange(10), np.ones(10), 0, 0, 10)
     alone.log(ari=.5, brier_undefined=1)
     alone.log_per_client(brier=TEN, brier_after=TEN)
-    refuse_wrong_log(LateLog(), alone, CLASSIFICATION)
+    refuse_wrong_log(LateLog(), alone, PLAIN)
 
 
 @pytest.mark.parametrize("method", ["LateLog", "LateArea"])
 @pytest.mark.parametrize("begin, error, rounds", [(0, BadInput, 0), (1, FedmpiError, 1)])
 def test_a_wrong_log_is_refused_before_the_first_round_or_in_its_round(ready, method, begin, error, rounds):
-    with pytest.raises(error, match=f"{method}: who.log"):
+    with pytest.raises(error, match=f"{method}: who.log") as raised:
         run = ready(f"{HERE}{method}", f"method.begin={begin}", "evaluate.measures=[auc]")
         run.go()
-    assert not rounds or len(run.state.metrics) == rounds
+    assert type(raised.value) is error and (not rounds or len(run.state.metrics) == rounds)
 
 
 def test_a_wrong_log_of_messages_is_refused(ready):
@@ -238,4 +239,4 @@ def test_all_that_a_round_has_of_its_own_is_taken(ready, tmp_path):
                 "faults={drop: .1, bad_update: skip}", "train.sampling=loss", f"availability.file={tmp_path / 't.csv'}",
                 "stragglers={step_seconds: 1, deadline: 99, late: partial}")
     run.run_round(0)
-    assert set(run.state.metrics[-1]) <= list_taken_names(CLASSIFICATION)
+    assert set(run.state.metrics[-1]) <= list_taken_names(run.config.measure_names)

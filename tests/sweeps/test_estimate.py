@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from fedmpi.cli import app
 from fedmpi.comm.rank_pool import RankPool
-from fedmpi.commands.plan import prepare_case
+from fedmpi.commands.plan_case import prepare_case
 from fedmpi.commands.planned_steps import list_planned_rounds
 from fedmpi.config import schema
 from fedmpi.errors import BadInput

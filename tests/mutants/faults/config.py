@@ -41,6 +41,8 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.config.overrides:apply_overrides", 'old.get("name") not in (None, new)', 'old.get("name") != new'),
     ("fedmpi.config.schema:resolve", "and getattr(Config, name, ...) is None", ""),
     ("fedmpi.config.schema:Config.judged_on", 'self.evaluate.on == "test" and', ""),
+    ("fedmpi.config.schema:Config.measure_names", "self.evaluate.columns", "()"),
+    ("fedmpi.config.schema:Config.measure_names", "TASKS[self.data.task]", 'TASKS["classification"]'),
     ("fedmpi.config.schema:Config.evaluates", "(t + 1) % every == 0", "t % every == 0"),
     ("fedmpi.config.schema:Config.evaluates", "t + 1 == self.rounds or ", ""),
     ("fedmpi.config.schema:Config.evaluates", "or t + 1 in", "or t in"),

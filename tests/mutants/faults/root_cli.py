@@ -3,7 +3,7 @@ from __future__ import annotations
 
 FAULTS: list[tuple[str, str, str]] = [("fedmpi.cli:run", "out, resume, time_limit, ranks,",
                                        "out, None, time_limit, ranks,"),
-                                      ("fedmpi.cli:run", "sys.exit(session.run_command", "print(session.run_command"),
+                                      ("fedmpi.cli:run", "sys.exit(run_command", "print(run_command"),
                                       ("fedmpi.cli:plan", "arguments.PlannedRanks = 3", "arguments.PlannedRanks = 2"),
                                       ("fedmpi.cli:submit", "account=account", "account=partition"),
                                       ("fedmpi.cli:submit", "restarts=restarts", "restarts=50"),
