@@ -21,6 +21,7 @@ from fedmpi.edge import Edge
 from fedmpi.errors import BadInput
 from fedmpi.faults import Attack, Faults
 from fedmpi.json_values import Json, JsonObject
+from fedmpi.models.nets import Custom
 from fedmpi.own_code.failures import blame_own_code
 from fedmpi.own_code.places import is_built_in
 from fedmpi.participation import Availability, Stragglers, list_participation_problems
@@ -203,9 +204,9 @@ def resolve(values: JsonObject) -> Config:
     partition = values["data"].get("partition") if isinstance(values.get("data"), dict) else None
     chosen = attempt(build_named_section, "partitions", {} if partition is None else partition, "data.partition",
                      Data.partition, places)
-    # A plain nn.Module has a path (models.nets.Custom), and no settings that are known.
+    # The settings of a plain nn.Module are not known.
     places |= {name: type(settings) for name, settings in (*((k, built[k]) for k in NAMED), ("data.partition", chosen))
-               if settings and not hasattr(settings, "path")}
+               if settings and not isinstance(settings, Custom)}
     data, of_source = separate_source(values.get("data"), list_setting_names(Data), Data.name)
     for name, cls in SECTIONS.items():
         # A resolved configuration has null for a section that is left out.
@@ -242,7 +243,6 @@ def build_named_section(kind: str, value: Json, where: str, default: str, places
     settings = {k: v for k, v in section.items() if k != "name"}
     # The settings of a plain nn.Module are its keyword arguments.
     if kind == "models" and not dataclasses.is_dataclass(cls):
-        from fedmpi.models.nets import Custom
         if old := [k for k in settings if k in Custom.renamed]:
             raise BadInput(describe_unknown_setting(Custom, old[0], where))
         own = {k: settings.pop(k) for k in Custom.OWN if k in settings}
@@ -260,8 +260,7 @@ def to_plain(config: Config) -> JsonObject:
     """Return the resolved configuration as nested plain values, with names, in a stable order."""
     def section(value: NamedSettings, name: str | None = None) -> JsonObject:
         entries = {k: getattr(value, k) for k in list_setting_names(type(value))}
-        # A plain nn.Module has a path (models.nets.Custom).
-        if hasattr(value, "path"):
+        if isinstance(value, Custom):
             return {"name": name, **value.settings, **value.own()}
         entries = {k: list(v) if isinstance(v, tuple) else v for k, v in entries.items()}
         return {"name": name, **entries} if name else entries

@@ -25,6 +25,11 @@ class Line:
         return Dataset(np.arange(self.samples)[:, None] + .5, np.arange(self.samples) % 2, [], [])
 
 
+@dataclass(frozen=True)
+class WithPath(Line):
+    path: str = "a.csv"
+
+
 LINE = f"{__name__}:Line"
 
 
@@ -43,6 +48,11 @@ def test_ones_own_data_set_may_have_settings():
     with pytest.raises(BadInput, match="data.samples = 0: should be greater than or equal to 1"):
         resolve({"data": {"name": LINE, "samples": 0}})
     assert len(load_source(LINE, None, None, resolve({"data": {"name": LINE}}).data.source).y_train) == 3
+
+
+def test_a_data_set_may_have_a_setting_called_path():
+    config = resolve({"data": {"name": f"{__name__}:WithPath", "path": "b.csv"}})
+    assert config.data.source == WithPath(path="b.csv") and to_plain(config)["data"]["path"] == "b.csv"
 
 
 def test_ones_own_code_is_imported_only_for_settings_of_its_own(tmp_path, monkeypatch):

@@ -1,0 +1,57 @@
+"""Settings of a class of one's own that are called like something that fedmpi knows by that name."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from torch import nn
+
+from fedmpi.config.own_parts import list_own_parts
+from fedmpi.config.schema import resolve, to_plain
+from fedmpi.data.partitions import Dirichlet
+from fedmpi.errors import BadInput
+from fedmpi.methods.fedavg import FedAvg
+from fedmpi.models.build import build_model
+
+
+@dataclass(frozen=True)
+class PathMethod(FedAvg):
+    path: str = "teacher.pt"
+
+
+@dataclass(frozen=True)
+class PathPartition(Dirichlet):
+    path: str = "splits.csv"
+
+
+@dataclass(frozen=True)
+class PathNetwork:
+    path: str = "there:weights.pt"
+
+    def build(self, shape, classes):
+        return nn.Sequential(nn.ReLU(), nn.Linear(shape[0], classes)) if self.path != "nowhere" else None
+
+
+HERE = __name__
+
+
+def test_a_setting_may_be_called_path():
+    """The path of models.nets.Custom is another one."""
+    given = {"method": {"name": f"{HERE}:PathMethod", "path": "a"}, "model": {"name": f"{HERE}:PathNetwork"},
+             "data": {"partition": {"name": f"{HERE}:PathPartition", "path": "b"}}}
+    config = resolve(given)
+    plain = to_plain(config)
+    assert plain["method"] == {"name": f"{HERE}:PathMethod", "weights": "samples", "path": "a"}
+    assert plain["model"] == {"name": f"{HERE}:PathNetwork", "path": "there:weights.pt"}
+    assert plain["data"]["partition"]["path"] == "b" and resolve(plain) == config
+    assert "there" not in list_own_parts(config)
+    # The settings are known: a wrong key is looked for among them.
+    with pytest.raises(BadInput, match=r"did you mean model\.path"):
+        resolve({**given, "pathh": 3})
+
+
+def test_a_setting_called_path_is_not_the_name_of_a_network():
+    assert build_model(PathNetwork(), (6,), np.dtype("float32"), 3, 0).size == 21
+    with pytest.raises(BadInput, match=rf"model: .*{__file__.rpartition('/')[2]}:\d+: build\(\) must return a torch"):
+        build_model(PathNetwork("nowhere"), (6,), np.dtype("float32"), 3, 0)
