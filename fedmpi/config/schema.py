@@ -15,7 +15,7 @@ from fedmpi.config.evaluation import StopSettings as StopSettings
 from fedmpi.config.load import parse_yaml, read_yaml, refuse_endless
 from fedmpi.config.origins import name_origins
 from fedmpi.config.overrides import apply_overrides, to_yaml_value
-from fedmpi.config.source_settings import NamedSettings, build_source, separate_source
+from fedmpi.config.source_settings import NamedSettings, build_source, refuse_taken_settings, separate_source
 from fedmpi.config.train import Train as Train
 from fedmpi.edge import Edge
 from fedmpi.errors import BadInput
@@ -207,7 +207,8 @@ def resolve(values: JsonObject) -> Config:
     # The settings of a plain nn.Module are not known.
     places |= {name: type(settings) for name, settings in (*((k, built[k]) for k in NAMED), ("data.partition", chosen))
                if settings and not isinstance(settings, Custom)}
-    data, of_source = separate_source(values.get("data"), list_setting_names(Data), Data.name)
+    of_all = list_setting_names(Data)
+    data, of_source = separate_source(values.get("data"), of_all, Data.name)
     for name, cls in SECTIONS.items():
         # A resolved configuration has null for a section that is left out.
         if values.get(name, ...) is None and getattr(Config, name, ...) is None:
@@ -215,7 +216,7 @@ def resolve(values: JsonObject) -> Config:
         elif name in values:
             given = values[name]
             built[name] = attempt(make_settings, cls, data if name == "data" else given, name, places)
-    source = attempt(build_source, data, of_source, Data.name)
+    source = attempt(build_source, data, of_source, Data.name, of_all)
     if partition is None and (holder := getattr(source, "client", None)):
         problems.append(BadInput(f"data.client = {holder}: the column says who holds a row, but data.partition is not "
                                  "given and would draw that anew; set data.partition=natural, or another one"))
@@ -252,6 +253,7 @@ def build_named_section(kind: str, value: Json, where: str, default: str, places
                        f"{kind} must be")
     if kind == "methods" and not hasattr(cls, "with_model"):
         raise BadInput(f"{where}: {section['name']} is not derived from fedmpi.method.Method, as methods must be")
+    refuse_taken_settings(cls, where)
     with blame_own_code(f"{where}: {section['name']}", always=not is_built_in(cls)):
         return make_settings(cls, settings, where, places)
 

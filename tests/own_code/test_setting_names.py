@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from torch import nn
 
+from fedmpi.commands import catalogue
 from fedmpi.config.own_parts import list_own_parts
 from fedmpi.config.schema import resolve, to_plain
 from fedmpi.data.partitions import Dirichlet
@@ -33,6 +34,21 @@ class PathNetwork:
         return nn.Sequential(nn.ReLU(), nn.Linear(shape[0], classes)) if self.path != "nowhere" else None
 
 
+@dataclass(frozen=True)
+class NamedMethod(FedAvg):
+    name: str = "fedprox"
+
+
+@dataclass(frozen=True)
+class NamedPartition(Dirichlet):
+    name: str = "iid"
+
+
+@dataclass(frozen=True)
+class NamedNetwork(PathNetwork):
+    name: str = "mlp"
+
+
 HERE = __name__
 
 
@@ -55,3 +71,18 @@ def test_a_setting_called_path_is_not_the_name_of_a_network():
     assert build_model(PathNetwork(), (6,), np.dtype("float32"), 3, 0).size == 21
     with pytest.raises(BadInput, match=rf"model: .*{__file__.rpartition('/')[2]}:\d+: build\(\) must return a torch"):
         build_model(PathNetwork("nowhere"), (6,), np.dtype("float32"), 3, 0)
+
+
+@pytest.mark.parametrize("kind, where, given", [
+    ("methods", "method", {"method": f"{HERE}:NamedMethod"}), ("models", "model", {"model": f"{HERE}:NamedNetwork"}),
+    ("partitions", "data.partition", {"data": {"partition": f"{HERE}:NamedPartition"}})])
+def test_a_setting_called_name_is_refused(kind, where, given):
+    """In the run's config.yaml it would stand in the place of the class."""
+    name = str(given.get(where) or given["data"]["partition"])
+    said = (f"{name} declares a setting name, which in a configuration names the class itself; call it otherwise")
+    with pytest.raises(BadInput) as error:
+        resolve(given)
+    assert str(error.value) == f"{where}: {said}"
+    with pytest.raises(BadInput) as error:
+        catalogue.explain(kind, name)
+    assert str(error.value) == f"{kind[:-1]} '{name}': {said}"

@@ -46,6 +46,8 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.config.schema:resolve", "if settings and not isinstance(settings, Custom)", "if False"),
     ("fedmpi.config.own_parts:list_own_parts", 'config.model.path if isinstance(config.model, Custom) else ""',
      'getattr(config.model, "path", "")'),
+    ("fedmpi.config.schema:build_named_section", "    refuse_taken_settings(cls, where)\n", ""),
+    ("fedmpi.config.source_settings:build_source", '    refuse_taken_settings(cls, "data.name", known)\n', ""),
     ("fedmpi.config.load:", "MAX_CHARACTERS = 2**20", "MAX_CHARACTERS = 2**10"),
     ("fedmpi.config.load:read_yaml", "> MAX_CHARACTERS", ">= MAX_CHARACTERS"),
     ("fedmpi.config.load:Loader.flatten_mapping", "is not mark", "is mark"),
