@@ -133,7 +133,10 @@ def test_who_does_not_train_has_no_message(attempt, name):  # noqa: F811
     ("    def client(self, shared):\n        pass\n", f"{MODULE}.py:12: TypeError: Own.client() takes 2 positional"),
     ("    def server(self, shared, up):\n        pass\n", "server() must take the arguments (self, shared, up, who)"),
     ("    def messages(self, shared):\n        pass\n", "messages() must take the arguments (self, sha"),
-    ("    server = 3\n", f"method {MODULE}:Own: server must be a function, not an int")])
+    ("    server = 3\n", f"method {MODULE}:Own: server must be a function, not an int"),
+    ("    check = True\n", f"method {MODULE}:Own: check must be a function, not a bool"),
+    ("    idles = .5\n", f"method {MODULE}:Own: idles must be True or False, or a property that is, not a float"),
+    ("    def idles(self):\n        pass\n", "idles must be True or False, or a property that is, not a method")])
 def test_functions_of_another_form(attempt, text, said):  # noqa: F811
     code, words = attempt(START + text, f"method={MODULE}:Own")
     assert code == 2 and said in words, words

@@ -12,8 +12,13 @@ from fedmpi.config.own_parts import list_own_parts
 from fedmpi.config.schema import resolve, to_plain
 from fedmpi.data.partitions import Dirichlet
 from fedmpi.errors import BadInput
+from fedmpi.method import Method, set_by_with_model
 from fedmpi.methods.fedavg import FedAvg
+from fedmpi.methods.fedavg_plus import FedAvgPlus
+from fedmpi.methods.fedcps import FedCPS
 from fedmpi.models.build import build_model
+from fedmpi.models.flat import Model
+from fedmpi.testing import check_method
 
 
 @dataclass(frozen=True)
@@ -47,6 +52,43 @@ class NamedPartition(Dirichlet):
 @dataclass(frozen=True)
 class NamedNetwork(PathNetwork):
     name: str = "mlp"
+
+
+@dataclass(frozen=True)
+class ModelMethod(FedAvg):
+    model: int = 3
+
+
+@dataclass(frozen=True)
+class TailMethod(FedCPS):
+    tail: int = 3
+
+
+@dataclass(frozen=True)
+class CheckMethod(FedAvg):
+    check: bool = True
+
+
+@dataclass(frozen=True)
+class OnCheckMethod(CheckMethod):
+    more: float = 1.
+
+
+@dataclass(frozen=True)
+class CheckWithoutDefault(Method):
+    check: float
+
+
+@dataclass(frozen=True)
+class TrainMethod(FedAvgPlus):
+    train: int = 3
+
+
+@dataclass(frozen=True)
+class KeepsModel(FedAvg):
+    """Says more of the type of the network, and lets the configuration say who idles."""
+    model: Model = set_by_with_model()
+    idles: bool = False
 
 
 HERE = __name__
@@ -86,3 +128,24 @@ def test_a_setting_called_name_is_refused(kind, where, given):
     with pytest.raises(BadInput) as error:
         catalogue.explain(kind, name)
     assert str(error.value) == f"{kind[:-1]} '{name}': {said}"
+
+
+@pytest.mark.parametrize("name, declaring, setting, why", [
+    ("ModelMethod", "ModelMethod", "model", "fedmpi sets `model` to the network"),
+    ("TailMethod", "TailMethod", "tail", "fedmpi sets `tail` to the network"),
+    ("CheckMethod", "CheckMethod", "check", "fedmpi.method:Method has a function of that name"),
+    ("OnCheckMethod", "CheckMethod", "check", "fedmpi.method:Method has a function of that name"),
+    ("CheckWithoutDefault", "CheckWithoutDefault", "check", "fedmpi.method:Method has a function of that name"),
+    ("TrainMethod", "TrainMethod", "train", "fedmpi.methods.fedavg_plus:FedAvgPlus has a function of that name")])
+def test_a_setting_that_takes_the_place_of_something_else_is_refused(name, declaring, setting, why):
+    said = f"{HERE}:{declaring} declares a setting {setting}, but {why}; call the setting otherwise"
+    with pytest.raises(BadInput) as error:
+        resolve({"method": f"{HERE}:{name}"})
+    assert str(error.value) == f"method: {said}"
+    with pytest.raises(BadInput, match=f"declares a setting {setting}, but"):
+        check_method(globals()[name])
+
+
+def test_a_field_that_with_model_sets_may_be_declared_again():
+    config = resolve({"method": {"name": f"{HERE}:KeepsModel", "idles": True}})
+    assert to_plain(config)["method"] == {"name": f"{HERE}:KeepsModel", "weights": "samples", "idles": True}
