@@ -114,6 +114,9 @@ def rehearse_round(config: Config, federation: Federation, model: Model) -> None
     received = hide_server_only(shared)
     kept, up = split_pair(method, "client", call_at_client(method, "client", received, mine, data), "(Mine, Up)")
     refuse_server_only(mine, up, data.message or ())
+    if up._fields and type(method).server is Method.server:
+        raise BadInput(f"method {name_class(type(method))} sends {', '.join(up._fields)} and has no function server, "
+                       "so the server would keep its first state; define it, or send Nothing()")
     refuse_other_state(method, "client", kept, mine, "a Mine")
     # Those that train are addressed, and nobody else.
     data = replace(data, message=None)

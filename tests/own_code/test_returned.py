@@ -158,6 +158,17 @@ def test_a_method_that_lacks_functions_is_told_which(attempt):  # noqa: F811
     assert code == 2 and f"method {MODULE}:Own has no function client and no personal; define it" in words
 
 
+@pytest.mark.parametrize("up, words", [("Up(shared.w)", "sends w and has no function server, so the server would keep "
+                                        "its first state; define it, or send Nothing()"), ("Nothing()", "")])
+def test_what_is_sent_needs_a_function_server(attempt, up, words):  # noqa: F811
+    """Without it nothing is learned from what clients send."""
+    text = (f"{START.replace('(Ditto)', '(Method)')}    def init(self, n):\n        return Shared(self.model.start), "
+            "Nothing()\n    def personal(self, shared, mine, data):\n        return shared.w\n"
+            f"    def client(self, shared, mine, data):\n        return mine, {up}\n")
+    code, said = attempt(f"from fedmpi.method import Method, Nothing\n{text}", f"method={MODULE}:Own")
+    assert (code, said) == ((2, f"fedmpi: method {MODULE}:Own {words}\n") if words else (0, said))
+
+
 CALLED_BY_ENGINES = ("client", "idle", "personal", "serve_newcomer", "predict")
 # The function, what it returns once a round is over, and what is said of it.
 LATER = [
