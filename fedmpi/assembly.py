@@ -61,7 +61,7 @@ def build_method(config: Config, federation: Federation, rehearse: bool = False)
 
     Args:
         rehearse: try the functions of a method of the user's own first"""
-    from fedmpi.clients import newcomers, updates
+    from fedmpi.clients import newcomers, returned, updates
     from fedmpi.engines import batchnorm, training_options
     from fedmpi.models.build import build_model
     model = build_model(config.model, federation.shape, federation.dtype, federation.classes, config.seed)
@@ -74,7 +74,7 @@ def build_method(config: Config, federation: Federation, rehearse: bool = False)
         refuse_other_padding(model.lookup.padding_idx, federation.names.get("padding_id"))
     refuse_large_method(config.method, model.size, config.train, int(federation.sizes.max()),
                         int(np.prod(federation.shape)))
-    config.method.check(config.train)
+    returned.refuse_training_settings(config.method, config.train)
     early_stopping.refuse_validation_settings(config, federation)
     training_options.refuse_regression(config, config.method)
     if rehearse:

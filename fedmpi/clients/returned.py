@@ -16,10 +16,26 @@ from fedmpi.client_data import State
 from fedmpi.comm.frame import DTYPES
 from fedmpi.comm.rows import Mixed
 from fedmpi.errors import BadInput
-from fedmpi.method import Method, list_declared_kinds
+from fedmpi.method import Method, TrainSettings, list_declared_kinds
 from fedmpi.own_code.failures import blame_own_code
 from fedmpi.own_code.places import describe_definition
 from fedmpi.text import printable
+
+# Functions of a method that a run calls.
+FUNCTIONS = ("init", "client", "personal", "with_model", "check", "server", "messages", "message_template", "idle",
+             "predict", "traffic", "stages", "stage_of", "list_oddities", "warm_up_participants", "unadapted",
+             "trained", "serve_newcomer", "global_model", "embedding")
+
+
+def refuse_training_settings(method: Method, train: TrainSettings) -> None:
+    """Let a method refuse settings of the training by its `check`, the first of its functions that a run calls.
+
+    Raises BadInput if they do not fit, or if something else has the name of a function of the method."""
+    cls = type(method)
+    if odd := [name for name in FUNCTIONS if not callable(getattr(cls, name))]:
+        raise BadInput(f"method {name_class(cls)}: {odd[0]} must be a function, not "
+                       f"{describe_value(getattr(cls, odd[0]))}")
+    method.check(train)
 
 
 def name_class(cls: type) -> str:

@@ -9,10 +9,12 @@ from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from fedmpi import registry
+from fedmpi.config.data_settings import Data
+from fedmpi.config.source_settings import refuse_taken_settings
 from fedmpi.errors import BadInput, FedmpiError
 from fedmpi.json_values import JsonObject
 from fedmpi.own_code.failures import blame_own_code
-from fedmpi.settings import refuse_unfit_class
+from fedmpi.settings import list_setting_names, refuse_unfit_class
 from fedmpi.settings_table import describe_settings
 from fedmpi.text import format_columns, format_pairs, wrap_paragraphs
 
@@ -47,6 +49,8 @@ def describe_entry(kind: str, name: str) -> JsonObject:
     refuse_other_kind(kind, name, cls)
     with blame_own_code(f"{kind[:-1]} {name!r}", always=name not in registry.list_built_in(kind)):
         refuse_unfit_class(cls, f"{kind[:-1]} {name!r}")
+        taken = list_setting_names(Data) if kind == "datasets" else ("name",)
+        refuse_taken_settings(cls, f"{kind[:-1]} {name!r}", taken)
         found = {"name": name, "title": getattr(cls, "title", "") or getattr(cls, "__name__", name),
                  "summary": " ".join(read_documentation(kind, cls).partition("\n\n")[0].split())}
         if kind == "methods":

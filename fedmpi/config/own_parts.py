@@ -22,10 +22,11 @@ def list_own_parts(config: Config, measures: bool = True) -> list[object]:
     named = config.evaluate.measures if measures else ()
     parts: list[object] = [type(config.method), type(config.data.partition), type(config.model),
                            registry.find_class("datasets", config.data.name)]
-    if isinstance(config.model, Custom):
-        parts.append(registry.find_class("models", config.model.path))
+    path = config.model.path if isinstance(config.model, Custom) else ""
+    if path:
+        parts.append(registry.find_class("models", path))
     parts += [registry.find_class_of_setting("measures", name, "evaluate.measures") for name in named]
-    for name in (config.data.name, getattr(config.model, "path", ""), *named):
+    for name in (config.data.name, path, *named):
         if ":" in name:
             parts.append(name.partition(":")[0])
     return parts

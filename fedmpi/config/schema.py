@@ -15,12 +15,13 @@ from fedmpi.config.evaluation import StopSettings as StopSettings
 from fedmpi.config.load import parse_yaml, read_yaml, refuse_endless
 from fedmpi.config.origins import name_origins
 from fedmpi.config.overrides import apply_overrides, name_data_class, to_yaml_value
-from fedmpi.config.source_settings import NamedSettings, build_source, separate_source
+from fedmpi.config.source_settings import NamedSettings, build_source, refuse_taken_settings, separate_source
 from fedmpi.config.train import Train as Train
 from fedmpi.edge import Edge
 from fedmpi.errors import BadInput
 from fedmpi.faults import Attack, Faults
 from fedmpi.json_values import Json, JsonObject
+from fedmpi.models.nets import Custom
 from fedmpi.own_code.failures import blame_own_code
 from fedmpi.own_code.places import is_built_in
 from fedmpi.participation import Availability, Stragglers, list_participation_problems
@@ -209,10 +210,11 @@ def resolve(values: JsonObject) -> Config:
     partition = values["data"].get("partition") if isinstance(values.get("data"), dict) else None
     chosen = attempt(build_named_section, "partitions", {} if partition is None else partition, "data.partition",
                      Data.partition, places)
-    # A plain nn.Module has a path (models.nets.Custom), and no settings that are known.
+    # The settings of a plain nn.Module are not known.
     places |= {name: type(settings) for name, settings in (*((k, built[k]) for k in NAMED), ("data.partition", chosen))
-               if settings and not hasattr(settings, "path")}
-    data, of_source = separate_source(values.get("data"), list_setting_names(Data), Data.name)
+               if settings and not isinstance(settings, Custom)}
+    of_all = list_setting_names(Data)
+    data, of_source = separate_source(values.get("data"), of_all, Data.name)
     for name, cls in SECTIONS.items():
         # A resolved configuration has null for a section that is left out.
         if values.get(name, ...) is None and getattr(Config, name, ...) is None:
@@ -220,7 +222,7 @@ def resolve(values: JsonObject) -> Config:
         elif name in values:
             given = values[name]
             built[name] = attempt(make_settings, cls, data if name == "data" else given, name, places)
-    source = attempt(build_source, data, of_source, Data.name)
+    source = attempt(build_source, data, of_source, Data.name, of_all)
     if partition is None and (holder := getattr(source, "client", None)):
         problems.append(BadInput(f"data.client = {holder}: the column says who holds a row, but data.partition is not "
                                  "given and would draw that anew; set data.partition=natural, or another one"))
@@ -248,7 +250,6 @@ def build_named_section(kind: str, value: Json, where: str, default: str, places
     settings = {k: v for k, v in section.items() if k != "name"}
     # The settings of a plain nn.Module are its keyword arguments.
     if kind == "models" and not dataclasses.is_dataclass(cls):
-        from fedmpi.models.nets import Custom
         if old := [k for k in settings if k in Custom.renamed]:
             raise BadInput(describe_unknown_setting(Custom, old[0], where))
         own = {k: settings.pop(k) for k in Custom.OWN if k in settings}
@@ -258,6 +259,7 @@ def build_named_section(kind: str, value: Json, where: str, default: str, places
                        f"{kind} must be")
     if kind == "methods" and not hasattr(cls, "with_model"):
         raise BadInput(f"{where}: {section['name']} is not derived from fedmpi.method.Method, as methods must be")
+    refuse_taken_settings(cls, where)
     with blame_own_code(f"{where}: {section['name']}", always=not is_built_in(cls)):
         return make_settings(cls, settings, where, places)
 
@@ -266,8 +268,7 @@ def to_plain(config: Config) -> JsonObject:
     """Return the resolved configuration as nested plain values, with names, in a stable order."""
     def section(value: NamedSettings, name: str | None = None) -> JsonObject:
         entries = {k: getattr(value, k) for k in list_setting_names(type(value))}
-        # A plain nn.Module has a path (models.nets.Custom).
-        if hasattr(value, "path"):
+        if isinstance(value, Custom):
             return {"name": name, **value.settings, **value.own()}
         entries = {k: list(v) if isinstance(v, tuple) else v for k, v in entries.items()}
         return {"name": name, **entries} if name else entries

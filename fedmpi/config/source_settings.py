@@ -1,4 +1,5 @@
-"""The settings of a data set, which stand in the section `data` beside those that all data sets have."""
+"""The settings of a data set, which stand in the section `data` beside those that all data sets have; and names that no
+setting of a class can have."""
 from __future__ import annotations
 
 import dataclasses
@@ -41,13 +42,14 @@ def separate_source(data: Json, known: Collection[str], default: str) -> tuple[J
     return plain, {k: plain.pop(k) for k in unknown if k in own or difflib.get_close_matches(str(k), own, 1)}
 
 
-def build_source(data: Json, settings: JsonObject, default: str) -> NamedSettings:
+def build_source(data: Json, settings: JsonObject, default: str, known: Collection[str]) -> NamedSettings:
     """Return the data set with its settings, None if it has none. Raises BadInput.
 
     Args:
         data: the section without these settings.
         settings: what `separate_source` took out of it.
-        default: the name of the data set if none is given."""
+        default: the name of the data set if none is given.
+        known: the settings that all data sets have."""
     name = data.get("name", default) if isinstance(data, dict) else None
     if not isinstance(name, str):
         return None
@@ -58,5 +60,20 @@ def build_source(data: Json, settings: JsonObject, default: str) -> NamedSetting
     cls = registry.find_class_of_setting("datasets", name, "data.name")
     if not dataclasses.is_dataclass(cls):
         return None
+    refuse_taken_settings(cls, "data.name", known)
     with blame_own_code(f"data: {name}", always=not is_built_in(cls)):
         return make_settings(cls, settings, "data")
+
+
+def refuse_taken_settings(cls: type, where: str, taken: Collection[str] = ("name",)) -> None:
+    """Raise BadInput if a class declares a setting that no configuration can give it, since its section knows the name
+    as something else.
+
+    Args:
+        where: what asks for the class, for the error.
+        taken: the names that its section has for other things."""
+    for name in list_setting_names(cls) if dataclasses.is_dataclass(cls) else ():
+        if name in taken:
+            use = "names the class itself" if name == "name" else "is one of all data sets"
+            raise BadInput(f"{where}: {cls.__module__}:{cls.__qualname__} declares a setting {name}, which in a "
+                           f"configuration {use}; call it otherwise")

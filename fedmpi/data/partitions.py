@@ -37,6 +37,8 @@ from fedmpi.data.given_partitions import Indices, Natural
 from fedmpi.errors import BadInput
 from fedmpi.settings import DrawCount, Ge, Gt, Le
 
+Concentration = Annotated[float, Gt(0), "concentration: .1 is strongly skewed, 100 nearly iid"]
+SharesOfClass = Annotated[bool, "equal shares of a class; otherwise one is up to ten times another"]
 # So often one cluster is divided before all clusters are drawn again.
 INNER_TRIES = 64
 
@@ -58,7 +60,7 @@ class Iid:
 class Dirichlet:
     """Every class is divided among the clients in proportions drawn from Dir(beta)."""
     title = "dirichlet"
-    beta: Annotated[float, Gt(0), "concentration: .1 is strongly skewed, 100 nearly iid"] = .1
+    beta: Concentration = .1
     procedure: Annotated[Literal["capped", "plain"],
                          "capped: whoever holds n/N samples gets none of the classes that follow"] = "capped"
     smallest: Annotated[int | None, Ge(1),
@@ -96,7 +98,7 @@ class Pathological:
     classes again, and the blocks differ by one client."""
     title = "pathological"
     classes_per_client: Annotated[int, Ge(1), "classes that every client holds"] = 2
-    balanced: Annotated[bool, "equal shares of a class; otherwise one is up to ten times another"] = False
+    balanced: SharesOfClass = False
 
     def assign(self, labels: np.ndarray, clients: int, rng: np.random.Generator) -> tuple[list[np.ndarray], np.ndarray]:
         """Divide every class among the clients of the blocks that hold it. Raises BadInput."""
@@ -122,7 +124,7 @@ class NClass:
     All classes are drawn equally often, within one, as with McMahan's shards: the whole pool is used."""
     title = "n_class"
     n: Annotated[int, Ge(1), "classes that every client holds"] = 2
-    balanced: Annotated[bool, "equal shares of a class; otherwise one is up to ten times another"] = True
+    balanced: SharesOfClass = True
 
     def assign(self, labels: np.ndarray, clients: int, rng: np.random.Generator) -> tuple[list[np.ndarray], None]:
         """Draw the classes of every client and divide each among its holders. Raises BadInput."""
@@ -142,7 +144,7 @@ class ClientDirichlet:
     pool: alpha each if all classes are equally large (alpha * number of classes in Hsu et al.'s notation). A class that
     has run out is left out of the mixes of the clients that draw later; the clients draw in random order."""
     title = "client_dirichlet"
-    alpha: Annotated[float, Gt(0), "concentration: .1 is strongly skewed, 100 nearly iid"] = .1
+    alpha: Concentration = .1
     amount: Annotated[int | None, Ge(1), "samples of every client; default: n/N"] = None
 
     def assign(self, labels: np.ndarray, clients: int, rng: np.random.Generator) -> tuple[list[np.ndarray], None]:

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from fedmpi import registry
+from fedmpi.config.data_settings import Data
+from fedmpi.config.source_settings import refuse_taken_settings
 from fedmpi.data.arrow_tables import HuggingFace, Parquet
 from fedmpi.data.file_states import describe_file_states
 from fedmpi.data.image_folder import ImageFolder
@@ -33,6 +35,7 @@ from fedmpi.errors import BadInput
 from fedmpi.own_code.failures import blame_own_code
 from fedmpi.own_code.places import describe_definition, is_built_in
 from fedmpi.paths import expand_user
+from fedmpi.settings import list_setting_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -83,12 +86,13 @@ def load_source(name: str, root: Path, file: str | None = None, source: Source |
 
 
 def make_source(name: str, file: str | None, source: Source | None = None) -> Source:
-    """Return `source`, or without it the data set with its defaults. Raises BadInput if none has this name, or if it
-    does not use the given file."""
+    """Return `source`, or without it the data set with its defaults. Raises BadInput if none has this name, if it does
+    not use the given file, or if it declares a setting that all data sets have."""
     cls = registry.find_class_of_setting("datasets", name, "data.name")
     # A configuration must not be able to call any function that it names.
     if not (isinstance(cls, type) and hasattr(cls, "load")):
         raise BadInput(f"data.name = {name}: is not a class with a function `load`, as data sets must be")
+    refuse_taken_settings(cls, "data.name", list_setting_names(Data))
     remedy = "repair it; it is made without arguments, and its settings are the fields of a frozen dataclass"
     place = describe_definition(vars(cls).get("__init__"))
     with blame_own_code(f"data.name = {name}", remedy, not is_built_in(cls), place):

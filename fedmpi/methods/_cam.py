@@ -33,6 +33,8 @@ DEFAULT_WARM_STEPS = 10
 # All batches of the warm-up are drawn before its first step, if every client warms up alone.
 WARM_UP_LIMIT = AtMost(10_000, "all batches of a local warm-up are drawn at once")
 WARM_STEPS_LIMIT = AtMost(100_000, WARM_UP_LIMIT.why)
+WhatWarmsUp = Annotated[Literal["global", "local"], "what warms up: g, or every client's own model in a round before "
+                        "the first one"]
 
 
 @dataclass(frozen=True)
@@ -42,8 +44,7 @@ class CAM(Method):
     warm_steps: Annotated[int | None, Ge(1), WARM_STEPS_LIMIT,
                           "steps for each of these rounds if every client warms up "
                           "alone; null: train.steps, or 10"] = None
-    warm: Annotated[Literal["global", "local"], "what warms up: g, or every client's own model in a round before "
-                    "the first one"] = "global"
+    warm: WhatWarmsUp = "global"
 
     # A client would keep the statistics of g alone
     supports_local_batchnorm = False

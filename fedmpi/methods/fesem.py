@@ -42,6 +42,10 @@ from fedmpi.models.slices import join_slices, remove_slices
 from fedmpi.models.tables import average_used_rows, find_nearest_used, list_used_rows, table_row, table_row_or_mean
 from fedmpi.settings import Ge, ModelCount
 
+DistanceBlocks = Annotated[tuple[str, ...], "blocks on which distances are measured; linear: all fully connected ones; "
+                           "empty: the whole model"]
+RowWeights = Annotated[Literal["samples", "equal"], "weights of the rows: training samples, or all equal"]
+CentrePull = Annotated[float, Ge(0), "pull of the local model towards its centre"]
 # Random starts of the first k-means
 TRIES = 10
 
@@ -71,11 +75,10 @@ class Up(NamedTuple):
 @dataclass(frozen=True)
 class FeSEM(Method):
     k: Annotated[ModelCount, "number of clusters"] = 5
-    layers: Annotated[tuple[str, ...], "blocks on which distances are measured; linear: all fully connected ones; "
-                      "empty: the whole model"] = ()
-    weights: Annotated[Literal["samples", "equal"], "weights of the rows: training samples, or all equal"] = "equal"
+    layers: DistanceBlocks = ()
+    weights: RowWeights = "equal"
     keep: Annotated[bool, "clients go on from their own model and not from their centre"] = False
-    lam: Annotated[float, Ge(0), "pull of the local model towards its centre"] = 0.
+    lam: CentrePull = 0.
     scale_by_share: Annotated[bool, "the factor n_i / n of Fed-CAM's eq. 13 on the gradient"] = False
 
     title = "FeSEM"

@@ -26,21 +26,17 @@ The part that is CAM's is in fedmpi/methods/_cam.py, the part that is FeSEM's in
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
 
-from fedmpi.methods._cam import CAM
-from fedmpi.methods.fesem import FeSEM
-from fedmpi.settings import Ge
+from fedmpi.methods._cam import CAM, WhatWarmsUp
+from fedmpi.methods.fesem import CentrePull, DistanceBlocks, FeSEM, RowWeights
 
 
 @dataclass(frozen=True)
 class FeSEMCAM(CAM, FeSEM):
-    layers: Annotated[tuple[str, ...], "blocks on which distances are measured; linear: all fully connected ones; "
-                      "empty: the whole model"] = ("linear",)
-    weights: Annotated[Literal["samples", "equal"], "weights of the rows: training samples, or all equal"] = "samples"
-    lam: Annotated[float, Ge(0), "pull of the local model towards its centre"] = .01
-    warm: Annotated[Literal["global", "local"], "what warms up: g, or every client's own model in a round before "
-                    "the first one"] = "local"
+    layers: DistanceBlocks = ("linear",)
+    weights: RowWeights = "samples"
+    lam: CentrePull = .01
+    warm: WhatWarmsUp = "local"
 
     title = "FeSEM-CAM"
     paper = "Ma et al., NeurIPS 2023"

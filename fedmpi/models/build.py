@@ -12,7 +12,7 @@ from fedmpi.memory_check import refuse_large_network
 from fedmpi.models.checks import refuse_kept_state
 from fedmpi.models.flat import Model
 from fedmpi.models.max_pooling import pool_first, skip_indices
-from fedmpi.models.nets import BUILT_IN
+from fedmpi.models.nets import BUILT_IN, Custom
 from fedmpi.models.seeding import build_seeded, refuse_other_weights
 from fedmpi.own_code.failures import blame_own_code
 from fedmpi.own_code.places import describe_definition
@@ -92,7 +92,7 @@ def build_model(settings: ModelSettings, shape: tuple[int, ...], dtype: np.dtype
     if type(settings) in BUILT_IN.values():
         refuse_large_network(count_parameters(settings, tuple(example.shape[1:]), classes))
 
-    path = getattr(settings, "path", None)
+    path = settings.path if isinstance(settings, Custom) else None
 
     def build() -> nn.Module:
         with blame_own_code("model: the network cannot be built", always=path is not None):

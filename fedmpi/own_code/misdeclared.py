@@ -1,21 +1,25 @@
 """Classes whose settings are not what their author thinks: without @dataclass Python takes what they declare for no
-settings, without a word, and a class attribute such as `title` that has a type becomes a setting."""
+settings, without a word, a class attribute such as `title` that has a type becomes a setting, and a setting that is
+called like a function takes its place."""
 from __future__ import annotations
 
 import dataclasses
 import inspect
+from types import FunctionType
 
 from fedmpi.errors import BadInput
 
 
 def refuse_misdeclared(cls: type, where: str) -> None:
     """Raise BadInput if a class that is derived from a dataclass gives a class attribute of its bases a type, which
-    makes a setting of it, or declares settings without being a dataclass itself.
+    makes a setting of it, calls a setting like a function of its bases, or declares settings without being a dataclass
+    itself.
 
     Args:
         where: what asks for the class, for the error"""
     if dataclasses.is_dataclass(cls):
         refuse_typed_attributes(cls, where)
+        refuse_misnamed_settings(cls, where)
         refuse_undecorated(cls, where)
 
 
@@ -28,6 +32,28 @@ def refuse_typed_attributes(cls: type, where: str) -> None:
             if declared and name not in list_fields(declared):
                 raise BadInput(f"{where}: {owner.__module__}:{owner.__qualname__} declares {name} with a type, which "
                                f"makes it a setting; write {name} = ... without one, or {name}: ClassVar[...] = ...")
+
+
+def refuse_misnamed_settings(cls: type, where: str) -> None:
+    """Raise BadInput if a class or one of its bases declares a setting that is called like a function of the bases
+    behind it, or like a field that they set themselves, as `model` of Method."""
+    for owner in cls.__mro__:
+        for name in list_fields(owner):
+            base = next((base for base in owner.__mro__[1:] if name in vars(base)), None)
+            if base and isinstance(vars(base)[name], FunctionType):
+                why = f"{base.__module__}:{base.__qualname__} has a function of that name"
+            elif base and is_set_itself(base, name) and not is_set_itself(owner, name):
+                why = f"fedmpi sets `{name}` to the network"
+            else:
+                continue
+            raise BadInput(f"{where}: {owner.__module__}:{owner.__qualname__} declares a setting {name}, but {why}; "
+                           "call the setting otherwise")
+
+
+def is_set_itself(cls: type, name: str) -> bool:
+    """Say whether a class declares a field that is no setting, because its functions set it."""
+    field = vars(cls).get("__dataclass_fields__", {}).get(name)
+    return field is not None and not field.metadata.get("setting", True)
 
 
 def refuse_undecorated(cls: type, where: str) -> None:

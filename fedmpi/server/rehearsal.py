@@ -56,9 +56,6 @@ from fedmpi.torch_compat import count_changes
 # So many participants are enough to see what the server returns.
 PARTICIPANTS_REHEARSED = 16
 NEEDED = ("init", "client", "personal")
-FUNCTIONS = (*NEEDED, "with_model", "check", "server", "messages", "message_template", "idle", "predict", "traffic",
-             "stages", "stage_of", "list_oddities", "warm_up_participants", "unadapted", "trained", "serve_newcomer",
-             "global_model", "embedding")
 
 
 class BlankClients(HostedClients):
@@ -87,9 +84,6 @@ def refuse_faulty_method(config: Config, federation: Federation, model: Model) -
     cls = type(config.method)
     if is_built_in(cls):
         return
-    if odd := [name for name in FUNCTIONS if not callable(getattr(cls, name))]:
-        raise BadInput(f"method {name_class(cls)}: {odd[0]} must be a function, not "
-                       f"{describe_value(getattr(cls, odd[0]))}")
     if missing := [name for name in NEEDED if getattr(cls, name) is getattr(Method, name)]:
         raise BadInput(f"method {name_class(cls)} has no function {' and no '.join(missing)}; define it, as "
                        "fedmpi/methods/fedavg.py does")
@@ -119,9 +113,15 @@ def rehearse_round(config: Config, federation: Federation, model: Model) -> None
     received = hide_server_only(shared)
     kept, up = split_pair(method, "client", call_at_client(method, "client", received, mine, data), "(Mine, Up)")
     refuse_server_only(mine, up, data.message or ())
+    if up._fields and type(method).server is Method.server:
+        raise BadInput(f"method {name_class(type(method))} sends {', '.join(up._fields)} and has no function server, "
+                       "so the server would keep its first state; define it, or send Nothing()")
     refuse_other_state(method, "client", kept, mine, "a Mine")
     # Those that train are addressed, and nobody else.
     data = replace(data, message=None)
+    if not isinstance(method.idles, bool):
+        raise BadInput(f"method {name_class(type(method))}: idles must be True or False, or a property that is, not "
+                       f"{describe_value(method.idles)}")
     if method.idles:
         refuse_other_state(method, "idle", call_at_client(method, "idle", received, mine, data), mine, "a Mine")
     weights = call_at_client(method, "personal", received, mine, data)

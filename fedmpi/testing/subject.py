@@ -87,9 +87,11 @@ class Subject:
 
 
 def find_alternative(cls: type[Method], name: str, value: object) -> object:
-    """Return a value of a setting that differs from the given one, within its range: rather not the default."""
+    """Return a value of a setting that differs from the given one, within its range: rather not the default. Where
+    there is no default, the given value is what others are made of."""
     hint = get_type_hints(cls, include_extras=True)[name]
-    default = next(row for row in describe_settings(cls) if row["name"] == name)["default"]
+    row = next(row for row in describe_settings(cls) if row["name"] == name)
+    default = value if row["required"] else row["default"]
     marks = getattr(hint, "__metadata__", ())
     base = get_args(hint)[0] if marks else hint
     tried: list[object] = []

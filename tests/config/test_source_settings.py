@@ -8,6 +8,7 @@ from typing import Annotated
 import numpy as np
 import pytest
 
+from fedmpi.commands import catalogue
 from fedmpi.config.schema import Data, find_name, resolve, to_plain
 from fedmpi.data.samples import Dataset
 from fedmpi.data.sources import BUILT_IN, load_source
@@ -23,6 +24,11 @@ class Line:
 
     def load(self, root):
         return Dataset(np.arange(self.samples)[:, None] + .5, np.arange(self.samples) % 2, [], [])
+
+
+@dataclass(frozen=True)
+class WithPath(Line):
+    path: str = "a.csv"
 
 
 LINE = f"{__name__}:Line"
@@ -43,6 +49,34 @@ def test_ones_own_data_set_may_have_settings():
     with pytest.raises(BadInput, match="data.samples = 0: should be greater than or equal to 1"):
         resolve({"data": {"name": LINE, "samples": 0}})
     assert len(load_source(LINE, None, None, resolve({"data": {"name": LINE}}).data.source).y_train) == 3
+
+
+@dataclass(frozen=True)
+class Fractional(Line):
+    """A third party's data set, with a setting that all data sets have."""
+    fraction: float = .7
+
+
+FRACTIONAL = f"{__name__}:Fractional"
+
+
+@pytest.mark.parametrize("settings", [{}, {"samples": 5}, {"fraction": .5}])
+def test_a_setting_of_all_data_sets_is_none_of_ones_own(settings, tmp_path):
+    """It would keep its default, whatever a configuration says. Without settings the class is imported when it is
+    used."""
+    said = (f"^data.name: {FRACTIONAL} declares a setting fraction, which in a configuration is one of all data sets; "
+            "call it otherwise$")
+    with pytest.raises(BadInput, match=said):
+        data = resolve({"data": {"name": FRACTIONAL, **settings}}).data
+        assert "samples" not in settings
+        load_source(FRACTIONAL, tmp_path, None, data.source)
+    with pytest.raises(BadInput, match="fraction, which in a configuration is one of all data sets"):
+        catalogue.explain("datasets", FRACTIONAL)
+
+
+def test_a_data_set_may_have_a_setting_called_path():
+    config = resolve({"data": {"name": f"{__name__}:WithPath", "path": "b.csv"}})
+    assert config.data.source == WithPath(path="b.csv") and to_plain(config)["data"]["path"] == "b.csv"
 
 
 def test_ones_own_code_is_imported_only_for_settings_of_its_own(tmp_path, monkeypatch):

@@ -133,7 +133,10 @@ def test_who_does_not_train_has_no_message(attempt, name):  # noqa: F811
     ("    def client(self, shared):\n        pass\n", f"{MODULE}.py:12: TypeError: Own.client() takes 2 positional"),
     ("    def server(self, shared, up):\n        pass\n", "server() must take the arguments (self, shared, up, who)"),
     ("    def messages(self, shared):\n        pass\n", "messages() must take the arguments (self, sha"),
-    ("    server = 3\n", f"method {MODULE}:Own: server must be a function, not an int")])
+    ("    server = 3\n", f"method {MODULE}:Own: server must be a function, not an int"),
+    ("    check = True\n", f"method {MODULE}:Own: check must be a function, not a bool"),
+    ("    idles = .5\n", f"method {MODULE}:Own: idles must be True or False, or a property that is, not a float"),
+    ("    def idles(self):\n        pass\n", "idles must be True or False, or a property that is, not a method")])
 def test_functions_of_another_form(attempt, text, said):  # noqa: F811
     code, words = attempt(START + text, f"method={MODULE}:Own")
     assert code == 2 and said in words, words
@@ -153,6 +156,17 @@ def test_a_method_that_lacks_functions_is_told_which(attempt):  # noqa: F811
         "class Own(Method):\n    def init(self, n):\n        pass\n"
     code, words = attempt(text, f"method={MODULE}:Own")
     assert code == 2 and f"method {MODULE}:Own has no function client and no personal; define it" in words
+
+
+@pytest.mark.parametrize("up, words", [("Up(shared.w)", "sends w and has no function server, so the server would keep "
+                                        "its first state; define it, or send Nothing()"), ("Nothing()", "")])
+def test_what_is_sent_needs_a_function_server(attempt, up, words):  # noqa: F811
+    """Without it nothing is learned from what clients send."""
+    text = (f"{START.replace('(Ditto)', '(Method)')}    def init(self, n):\n        return Shared(self.model.start), "
+            "Nothing()\n    def personal(self, shared, mine, data):\n        return shared.w\n"
+            f"    def client(self, shared, mine, data):\n        return mine, {up}\n")
+    code, said = attempt(f"from fedmpi.method import Method, Nothing\n{text}", f"method={MODULE}:Own")
+    assert (code, said) == ((2, f"fedmpi: method {MODULE}:Own {words}\n") if words else (0, said))
 
 
 CALLED_BY_ENGINES = ("client", "idle", "personal", "serve_newcomer", "predict")

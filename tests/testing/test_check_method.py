@@ -2,6 +2,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, field
+from typing import Annotated
 
 import pytest
 import torch
@@ -10,6 +12,7 @@ from fedmpi.engines.loop import Loop
 from fedmpi.errors import BadInput, FedmpiError
 from fedmpi.methods.ditto import Ditto
 from fedmpi.methods.fedavg import FedAvg
+from fedmpi.settings import Ge
 from fedmpi.testing import check_method, contract, variants
 from fedmpi.testing.contract import PROMISES
 from fedmpi.testing.lab import Lab
@@ -130,6 +133,20 @@ def test_what_is_special_about_a_method_is_told():
 def test_a_guessed_value_is_not_the_one_of_the_other_run(settings, name, other):
     found, both = Subject(Varied, "", settings).choose_other(name)
     assert found == pytest.approx(other) and both == {}
+
+
+@dataclass(frozen=True)
+class Pulled(FedAvg):
+    """FedAvg with settings without a default."""
+    mu: Annotated[float, Ge(0)] = field(kw_only=True)
+    times: int = field(kw_only=True)
+
+
+@pytest.mark.parametrize("name, given, other", [("mu", .5, 1.5), ("mu", 0., .5), ("times", 3, 4)])
+def test_a_setting_without_a_default_has_other_values(name, given, other):
+    subject = Subject(Pulled, "", {"mu": .5, "times": 3, name: given})
+    found, both = subject.choose_other(name)
+    assert found == other and both == {} and getattr(subject.make(**{name: found}), name) == other
 
 
 @pytest.mark.parametrize("name, given, other, both", [

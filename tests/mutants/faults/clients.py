@@ -75,6 +75,7 @@ FAULTS: list[tuple[str, str, str]] = [
     (MEASURES + "measure_by_own_code", "logits.clone(), y.clone()", "logits, y"),
     ("fedmpi.clients.evaluation:Evaluator._measure_batch", "logits[:len(labels)]", "logits"),
     ("fedmpi.clients.evaluation:Evaluator.measure_now", "[np.nan] * len(self.measures)", "[0.] * len(self.measures)"),
+    ("fedmpi.clients.returned:refuse_training_settings", "not callable(getattr(cls, name))", "False"),
     ("fedmpi.clients.returned:refuse_other_state", " or typed and value.dtype != first.dtype", ""),
     ("fedmpi.clients.hooks:Hooks.__init__", "not is_built_in(type(method))", "False"),
     ("fedmpi.clients.hooks:Hooks.client", "sent, self.up,", "sent, sent,"),

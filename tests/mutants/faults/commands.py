@@ -74,6 +74,8 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.commands.tensorboard:list_scalars", 'name != "round" and', ""),
     ("fedmpi.commands.summary:summarise_runs", "o.starts, o.settings", "o.round, o.settings"),
     ("fedmpi.commands.summary:make_natural_key", "int(part)", "0"),
+    ("fedmpi.commands.catalogue:describe_entry", 'list_setting_names(Data) if kind == "datasets" else ("name",)',
+     '("name",)'),
     ("fedmpi.commands.catalogue:fit_law", "np.rint(", "np.floor("),
     ("fedmpi.commands.catalogue:count_exchanged", "down / 4, up / 4", "up / 4, down / 4"),
     # what `fedmpi submit` asks for

@@ -68,6 +68,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.data.samples:convert_labels", "if not np.isfinite(y).all():", "if False:"),
     ("fedmpi.data.samples:refuse_other_task", 'pool.y_train.dtype.kind == "f":', "False:"),
     ("fedmpi.data.samples:convert_labels", 'if task != "regression" and (', "if ("),
+    ("fedmpi.data.sources:make_source", '    refuse_taken_settings(cls, "data.name", list_setting_names(Data))\n', ""),
     ("fedmpi.data.sources:load_source", "check_samples(pool, where, task)", "check_samples(pool, where)"),
     ("fedmpi.data.sources:Arrays.load", '{path}", task)', '{path}")'),
     ("fedmpi.data.federation:Federation.__init__", "len(self.all_counts) - len(self.new_clients)",

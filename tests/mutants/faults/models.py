@@ -44,6 +44,8 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.models.variational:Experts.forward", "mu * sigma ** -2", "mu * sigma ** -1"),
     ("fedmpi.models.checks:try_network", "return its .logits", "return it"),
     ("fedmpi.models.build:build_model", "            refuse_kept_state(model, example)\n", ""),
+    ("fedmpi.models.build:build_model", "settings.path if isinstance(settings, Custom) else None",
+     'getattr(settings, "path", None)'),
     ("fedmpi.models.build:make_blank_samples", "torch.ones(size", "torch.zeros(size"),
     ("fedmpi.models.tail:cut_networks", "front.names + [prefix + name for name in behind.names] == model.names",
      "front.names == model.names[:len(front.names)]"),

@@ -31,6 +31,9 @@ FAULTS: list[tuple[str, str, str]] = [
     # what the functions of the user's own method return is looked at before the first round
     (REHEARSAL + "rehearse_round", '    refuse_other_state(method, "client", kept, mine, "a Mine")\n', ""),
     (REHEARSAL + "rehearse_round", "if method.idles:", "if False:"),
+    (REHEARSAL + "rehearse_round", "if not isinstance(method.idles, bool):", "if False:"),
+    (REHEARSAL + "rehearse_round", "up._fields and", "False and"),
+    (REHEARSAL + "rehearse_round", "up._fields and", ""),
     (REHEARSAL + "rehearse_round", "        refuse_unlike_first(method, state, other, part)\n", ""),
     (REHEARSAL + "call_at_client", "count_changes(value) != version", "False"),
     (REHEARSAL + "refuse_faulty_method", "    with torch.random.fork_rng(devices=[]):\n        ", "    "),
