@@ -40,36 +40,18 @@ from fedmpi.text import count_words, format_range, format_spans, shorten_list
 
 def prepare_run(parts: Parts, decision: Decision, progress: Progress, stop: Callable[[], bool],
                 deadline: Deadline, on_round: RoundCallback = None) -> Run:
-    """Make rank 0's Run, fresh or restored from the checkpoint; see Run for the arguments."""
-    folder, federation = decision.folder, parts.federation
-    clients = format_client_table(federation)
-    state = RunState(parts.shared, Groups(len(federation.sizes), federation.groups, federation.group_names),
-                     own_code=decision.own_code)
-    if decision.snapshot:
-        before = decision.snapshot.extra.get("accepted_code_changes", [])
-        state.accepted_code_changes = [*before, *decision.accepted]
-    first = parts.pool.hosted.store.first
-    # what is addressed to a client goes to its home
-    movable = not first and parts.method.message_template() is None
-    pace = Pace(parts.pool.homes, movable=movable, row=nbytes(first),
-                sizes=federation.sizes if parts.config.placement == "balanced" else None)
-    disk_errors = DiskErrorPolicy(parts.config.checkpoint.failure, progress)
-    hooks = Hooks(parts.method, first, parts.up, federation.classes)
-    recorder = RoundRecorder(parts.config, parts.method, hooks, parts.pool, federation, folder, progress, state,
-                             parts.up, disk_errors, decision.client_selector, parts.gpus())
-    checkpoints = CheckpointWriter(parts.config, parts.pool, federation, folder, progress, state, parts.gpus(),
-                                   recorder.client_selector.describe_files())
-    run = Run(parts.config, parts.method, hooks, parts.pool, federation, progress, state, parts.up, stop, pace,
-              deadline, disk_errors, recorder, checkpoints, on_round)
+    """Make rank 0's Run, fresh or restored from the checkpoint, ready for its next round; see Run for the arguments."""
+    clients = format_client_table(parts.federation)
+    run = make_run(parts, decision, progress, stop, deadline, on_round)
     announce_run(run, parts, decision)
     if decision.snapshot and decision.resume:
         run.checkpoints.restore(decision.resume.resolve(), decision.snapshot)
-        progress.say(f"continuing after round {state.round} from {decision.resume}")
+        progress.say(f"continuing after round {run.state.round} from {decision.resume}")
         decision.warnings += changed_settings.warn_of_another_gpu(decision.snapshot, run.recorder.gpus)
     elif decision.wants_newest:
-        progress.say(f"no checkpoint in {folder.path} yet: starting with round 1")
-    folder.store_config(to_plain(parts.config))
-    folder.store_clients(clients)
+        progress.say(f"no checkpoint in {decision.folder.path} yet: starting with round 1")
+    decision.folder.store_config(to_plain(parts.config))
+    decision.folder.store_clients(clients)
     choose_engine(run, decision.snapshot)
     choose_convolutions(run, decision.snapshot)
     coupled = depends_on_neighbours(run)
@@ -77,19 +59,53 @@ def prepare_run(parts: Parts, decision: Decision, progress: Progress, stop: Call
         decision.warnings += changed_settings.warn_of_other_chunks(decision.snapshot, to_plain(parts.config))
     # sums in single precision depend on which clients a rank trains
     run.pace.measured = not coupled and parts.config.server.reduce == "exact"
-    folder.rewrite_metrics(state.metrics)
+    begin_records(run, decision)
+    return run
+
+
+def make_run(parts: Parts, decision: Decision, progress: Progress, stop: Callable[[], bool], deadline: Deadline,
+             on_round: RoundCallback) -> Run:
+    """Return rank 0's Run before its first round."""
+    config, pool, federation, folder = parts.config, parts.pool, parts.federation, decision.folder
+    state = RunState(parts.shared, Groups(len(federation.sizes), federation.groups, federation.group_names),
+                     own_code=decision.own_code)
+    if decision.snapshot:
+        before = decision.snapshot.extra.get("accepted_code_changes", [])
+        state.accepted_code_changes = [*before, *decision.accepted]
+    first, gpus, selector = pool.hosted.store.first, parts.gpus(), decision.client_selector
+    # what is addressed to a client goes to its home
+    movable = not first and parts.method.message_template() is None
+    pace = Pace(pool.homes, movable=movable, row=nbytes(first),
+                sizes=federation.sizes if config.placement == "balanced" else None)
+    hooks = Hooks(parts.method, first, parts.up, federation.classes)
+    disk_errors = DiskErrorPolicy(config.checkpoint.failure, progress)
+    recorder = RoundRecorder(
+        config=config, hooks=hooks, pool=pool, federation=federation, folder=folder, progress=progress, state=state,
+        disk_errors=disk_errors, client_selector=selector, gpus=gpus)
+    checkpoints = CheckpointWriter(
+        config=config, pool=pool, federation=federation, folder=folder, progress=progress, state=state, gpus=gpus,
+        facts=selector.describe_files())
+    return Run(config=config, hooks=hooks, pool=pool, federation=federation, progress=progress, state=state,
+               stopping=stop, pace=pace, deadline=deadline, disk_errors=disk_errors, recorder=recorder,
+               checkpoints=checkpoints, on_round=on_round)
+
+
+def begin_records(run: Run, decision: Decision) -> None:
+    """Let the run's files end with the round that it continues from: metrics, history, later checkpoints, and the
+    result, if another one will replace it. Say all warnings."""
+    folder, metrics = decision.folder, run.state.metrics
+    folder.rewrite_metrics(metrics)
     known = decision.snapshot.extra.get("history", "") if decision.snapshot else ""
     # A round that was evaluated after its checkpoint, as the last one, is evaluated again. A run without a checkpoint
     # repeats the round before the first one, too, whose row is that of round 0.
-    kept = max((line["round"] for line in list_evaluated(state.metrics)), default=-1)
-    for warning in filter(None, [*decision.warnings, folder.set_later_checkpoints_aside(state.round),
+    kept = max((line["round"] for line in list_evaluated(metrics)), default=-1)
+    for warning in filter(None, [*decision.warnings, folder.set_later_checkpoints_aside(run.state.round),
                                  folder.truncate_history(kept, known)]):
-        progress.say(f"warning: {warning}")
+        run.progress.say(f"warning: {warning}")
     # A run with nothing left to do keeps its result until the next one replaces it, and other writes come first: a full
     # disk costs no result.
     if not run.is_over:
         folder.remove_result()
-    return run
 
 
 def choose_engine(run: Run, snapshot: Snapshot | None) -> None:
@@ -116,7 +132,7 @@ def choose_convolutions(run: Run, snapshot: Snapshot | None) -> None:
     """Choose how engine `vmap` computes each convolution on a GPU. Both ways are timed once, all ranks take the faster
     one, and the choice is kept with the run; a restart takes it over. So neither ranks nor restarts differ in their
     last bits."""
-    pool, names = run.pool, convolutions.list_convolutions(run.method.model)
+    pool, names = run.pool, convolutions.list_convolutions(run.hooks.method.model)
     if pool.hosted.engine.name != "vmap" or not run.recorder.gpus or not names:
         return
     kept = snapshot.extra.get("convolutions") if snapshot else None
@@ -129,7 +145,7 @@ def choose_convolutions(run: Run, snapshot: Snapshot | None) -> None:
 
 def depends_on_neighbours(run: Run) -> bool:
     """Say whether the last bits of a client may depend on the clients that are trained beside it."""
-    return run.pool.hosted.engine.name == "vmap" and bool(run.recorder.gpus or run.method.model.convolves)
+    return run.pool.hosted.engine.name == "vmap" and bool(run.recorder.gpus or run.hooks.method.model.convolves)
 
 
 def announce_run(run: Run, parts: Parts, decision: Decision) -> None:

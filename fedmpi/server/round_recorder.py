@@ -20,7 +20,7 @@ from fedmpi.config.schema import Config
 from fedmpi.data.federation import Federation
 from fedmpi.faults import find_honest
 from fedmpi.json_values import JsonObject
-from fedmpi.method import Method, Participants, State
+from fedmpi.method import Participants
 from fedmpi.progress import Progress
 from fedmpi.server import early_stopping
 from fedmpi.server.client_selection import ClientSelector, SelectedClients
@@ -46,15 +46,13 @@ from fedmpi.text import MIB, format_duration
 class RoundRecorder:
     """Records the rounds of a run at rank 0."""
     config: Config
-    method: Method
+    # the functions of the method
     hooks: Hooks
     pool: RankPool
     federation: Federation
     folder: RunFolder
     progress: Progress
     state: RunState
-    # one client's Up, as a template of its fields
-    up: State
     disk_errors: DiskErrorPolicy
     # selects participants, and keeps their simulated time
     client_selector: ClientSelector
@@ -105,7 +103,7 @@ class RoundRecorder:
         down, up = traffic
         # What is lost was not sent.
         moved = down + up * np.isin(ids, trained.ids)
-        if self.method.idles:
+        if self.hooks.method.idles:
             # They receive the server's state, too.
             facts["mib_idle"] = (len(self.federation.sizes) - len(ids)) * down / MIB
         costs = self._add_edge_costs(selected, moved)
@@ -161,9 +159,9 @@ class RoundRecorder:
     def _add_embeddings(self) -> None:
         """Add the clients' embeddings to this round's columns."""
         rows = self.hooks.embedding(make_rows(self.pool, MINE, self.pool.hosted.store.first),
-                                    make_rows(self.pool, UP, self.up))
+                                    make_rows(self.pool, UP, self.hooks.up))
         if rows is None:
-            self.progress.note(f"round {self.state.round}: {self.method.title} has no heads to embed")
+            self.progress.note(f"round {self.state.round}: {self.hooks.method.title} has no heads to embed")
         elif not len(rows.ids):
             self.progress.note(f"round {self.state.round}: no heads to embed: the server took no update, or the run "
                                "was continued after this round")
@@ -216,7 +214,7 @@ class RoundRecorder:
         names = self.federation.names.get("client_names")
         return {**lines[-1], "digest": digest, "federation": self.federation.fingerprint,
                 **self.client_selector.describe_files(),
-                "rounds": self.state.round, "method": self.method.title,
+                "rounds": self.state.round, "method": self.hooks.method.title,
                 "ended": "stop" if self.is_early_stop_due else "rounds",
                 **early_stopping.list_series(self.config, lines),
                 "ranks": self.pool.world.size, **self.pool.hosted.describe_engine(),

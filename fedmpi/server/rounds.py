@@ -21,7 +21,7 @@ from fedmpi.config.schema import Config
 from fedmpi.context import RoundCallback
 from fedmpi.data.federation import Federation
 from fedmpi.errors import CallbackError, FedmpiError
-from fedmpi.method import Method, Participants, State
+from fedmpi.method import Participants, State
 from fedmpi.own_code.failures import is_ctrl_c
 from fedmpi.progress import Progress
 from fedmpi.server.checkpoint_writer import CheckpointWriter
@@ -43,14 +43,12 @@ from fedmpi.slurm.deadline import Deadline
 class Run:
     """A run at rank 0: the loop over rounds."""
     config: Config
-    method: Method
+    # the functions of the method
     hooks: Hooks
     pool: RankPool
     federation: Federation
     progress: Progress
     state: RunState
-    # one client's Up, as a template of its fields
-    up: State
     # returns whether somebody asked this process to stop
     stopping: Callable[[], bool]
     # how fast the ranks work
@@ -163,18 +161,18 @@ class Run:
         state, addressed = self.state, choose_addressed(self.config, self.federation.sizes, who, judge)
         send_messages(self.pool, self.hooks, state.shared, addressed)
         with check_in_round():
-            refuse_wrong_log(self.method, addressed, self.config.measure_names)
+            refuse_wrong_log(self.hooks.method, addressed, self.config.measure_names)
         who.copy_log_per_client(addressed)
         there = self.pool.train(who.round, who.ids, judge, state.shared, self.pace.choose_ranks(who))
         who = who if there.all() else who.only(there)
         if len(who.ids):
-            with name_method_in_errors(self.method, "server", who.round + 1):
-                new = self.hooks.server(state.shared, make_rows(self.pool, UP, self.up), who)
+            with name_method_in_errors(self.hooks.method, "server", who.round + 1):
+                new = self.hooks.server(state.shared, make_rows(self.pool, UP, self.hooks.up), who)
             with check_in_round():
-                refuse_wrong_log(self.method, who, self.config.measure_names)
+                refuse_wrong_log(self.hooks.method, who, self.config.measure_names)
             # Contiguous as at all ranks, since the order of sums follows strides.
             state.shared = type(new)(*(v.contiguous() for v in new))
-            refuse_non_finite(self.method, state.shared, who.round + 1)
+            refuse_non_finite(self.hooks.method, state.shared, who.round + 1)
         return who
 
     def measure(self, judge: bool) -> tuple[np.ndarray | None, RankReports]:
@@ -203,14 +201,14 @@ class Run:
         Raises:
             FedmpiError: if no update can be used."""
         begin = time.perf_counter()
-        if (ids := self.method.warm_up_participants(len(self.federation.sizes), self.config.seed)) is not None:
+        if (ids := self.hooks.method.warm_up_participants(len(self.federation.sizes), self.config.seed)) is not None:
             asked = Participants(ids, self.federation.sizes[ids], -1, self.config.seed, len(self.federation.sizes))
             traffic = self.hooks.traffic(self.state.shared)
             self.state.simulated_seconds = self.recorder.client_selector.time_warm_up(asked, traffic)
             accepted = self.exchange(asked, judge=False)
             if not len(accepted.ids):
                 raise FedmpiError(f"no update of clients {ids.tolist()}, which train before round 1, can be used, and "
-                                  f"{self.method.title} cannot begin; lower train.lr, or look at their data")
+                                  f"{self.hooks.method.title} cannot begin; lower train.lr, or look at their data")
             # Clusters that it finds are recorded as round 0.
             found = "clusters" in accepted.facts
             table, reports = self.measure(found and bool(self.config.evaluate.every))

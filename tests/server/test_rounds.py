@@ -22,7 +22,7 @@ BYTES = 4 * (64 * 16 + 16 + 16 * 10 + 10)
 
 def bare(**parts) -> Run:
     """Return a Run that has only the named parts."""
-    run = Run(**dict.fromkeys(("config", "method", "hooks", "pool", "federation", "progress", "state", "up", "stopping",
+    run = Run(**dict.fromkeys(("config", "hooks", "pool", "federation", "progress", "state", "stopping",
                                "pace", "deadline", "disk_errors", "recorder", "checkpoints")))
     vars(run).update(parts)
     return run
