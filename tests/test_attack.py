@@ -81,6 +81,6 @@ def test_a_robust_mean_goes_on_to_the_same_bits(bench):
 
 
 def test_a_method_that_cannot_begin_says_so(bench):
-    method = "method={name: lcfed, K: 2, D: 1, sample: 1}"
+    method = "method={name: lcfed, K: 2, D: 1, sample: 1, mu: 0, lam: 0}"
     done = bench.run(2, "never", method, "faults.bad_update=skip", "train.lr=1e30")
     assert done.returncode == 1 and "which train before round 1, can be used, and LCFed cannot begin" in done.stderr

@@ -106,7 +106,8 @@ def test_a_worker_that_fails_ends_the_job_of_a_rank_0_that_trains(bench, warm):
     assert "Traceback" in (bench.out("busy") / "log.txt").read_text() and "Traceback" not in done.stderr + done.stdout
 
 
-@pytest.mark.parametrize("ranks, method, field", [(1, "fedavg", "w"), (2, "fedmhc", "theta"), (3, "fedavg", "w")])
+@pytest.mark.parametrize("ranks, method, field", [
+    (1, "fedavg", "w"), (2, "{name: fedmhc, lam: 0}", "theta"), (3, "fedavg", "w")])
 def test_an_update_that_is_not_finite_names_the_client(bench, ranks, method, field):
     done = bench.run(ranks, f"wild-{ranks}", f"method={method}", "train.lr=1e9")
     assert done.returncode not in (0, 75)

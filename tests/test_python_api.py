@@ -196,7 +196,7 @@ def test_several_runs_in_one_process_and_errors_between_them_leave_it_as_it_was(
         fedmpi.run(config, out=bench.out("refused"), rounds=0)
     assert not bench.out("refused").exists()
     with pytest.raises(FedmpiError, match=r"^client \d, round 1 .*lower train.lr") as error:
-        fedmpi.run(config, out=bench.out("diverged"), quiet=True, train={"lr": 1e30})
+        fedmpi.run(config, out=bench.out("diverged"), quiet=True, method="fedavg", train={"lr": 1e30})
     assert type(error.value) is FedmpiError and not (bench.out("diverged") / "lock").exists()
     own = {"name": Interrupted, "fails": True}
     with pytest.raises(FedmpiError, match="as the test asks") as error:

@@ -239,7 +239,7 @@ class Evaluator:
         stacked = [torch.stack(column) for column in zip(*leaves, strict=True)]
         sizes = [len(labels) for labels in ys]
         method.model.eval()
-        blocks = split_blocks(sizes, x, y, mark_own(sizes, y))
+        blocks = split_blocks(sizes, x, y, mark_own(sizes, y)[0])
         with convolutions.use_unfolded(method.model, hosted.engine.unfolded or ()):
             outputs = ((self._apply_models(unflatten_tree([leaf[:len(block)] for leaf in stacked], trees[0]), block),
                         *rest) for block, *rest in blocks)

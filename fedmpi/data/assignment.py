@@ -47,9 +47,9 @@ def assign_samples(pool: Dataset, data: schema.Data, seed: int) -> Assignment:
                        "file")
     if hasattr(data.partition, "refuse_other_length"):
         data.partition.refuse_other_length(len(pool.y_train), len(pool.y_test))
-    names = find_client_names(pool, data)
     told = find_sample_holders(pool) if official else list_labels(pool, np.concatenate([pool.y_train, pool.y_test]))
     parts, groups = call_partition(data, told, np.random.default_rng((0, seed)))
+    names = find_client_names(pool, data)
     shuffled = [np.random.default_rng((1, i, seed)).permutation(part) for i, part in enumerate(parts)]
     if data.comes_split:
         refuse_no_tests(pool, data)

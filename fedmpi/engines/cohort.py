@@ -197,9 +197,9 @@ class Cohort(CohortSteps):
         networks, so `with_features`, whose outputs are trained on, does not do this."""
         outputs = self.forward(net, w, shared=is_shared(w)).flatten(0, 1)
         losses = compute_loss(outputs, self.y.flatten(0, 1), reduction="none").unflatten(0, self.y.shape[:2])
-        own = padding.mark_own(self.sizes, losses)
+        own, sizes = padding.mark_own(self.sizes, losses)
         per_block = (losses * own).unflatten(1, (-1, padding.SAMPLES_PER_BLOCK)).sum(2)
-        return sum(per_block.unbind(1)) / own.sum(1)
+        return sum(per_block.unbind(1)) / sizes
 
     def class_counts(self) -> Tensor:
         """Return the number of each client's own samples of each class, (c, classes)."""
@@ -210,8 +210,8 @@ class Cohort(CohortSteps):
         """Return sums of the outputs over each client's own samples of each class, (c, classes, p), by blocks."""
         outputs = self.forward(net, w)
         classes = self.network.classes if classes is None else classes
-        own = padding.mark_own(self.sizes, outputs)[..., None]
-        members = F.one_hot(read_labels(self.y, 2), classes).to(outputs.dtype) * own
+        own, _ = padding.mark_own(self.sizes, outputs)
+        members = F.one_hot(read_labels(self.y, 2), classes).to(outputs.dtype) * own[..., None]
         blocks = zip(*(t.split(padding.SAMPLES_PER_BLOCK, 1) for t in (members, outputs)), strict=True)
         return sum(m.transpose(1, 2) @ o for m, o in blocks)
 

@@ -51,12 +51,13 @@ def gather_own(sizes: Sequence[int], padded: Tensor) -> Tensor:
     return padded.flatten(0, 1)[copy_to_device(places, padded.device)]
 
 
-def mark_own(sizes: Sequence[int], padded: Tensor) -> Tensor:
-    """Return which samples of padded ones (c, s, ...) are the clients' own, (c, s) bool.
+def mark_own(sizes: Sequence[int], padded: Tensor) -> tuple[Tensor, Tensor]:
+    """Return which samples of padded ones (c, s, ...) are the clients' own, (c, s) bool, and `sizes` on their device.
 
     Args:
-        sizes: the clients' numbers of samples."""
-    return torch.arange(padded.shape[1], device=padded.device) < copy_to_device(np.array(sizes), padded.device)[:, None]
+        sizes: the clients' numbers of samples (c,)."""
+    there = copy_to_device(np.array(sizes), padded.device)
+    return torch.arange(padded.shape[1], device=padded.device) < there[:, None], there
 
 
 def split_blocks(sizes: Sequence[int], *padded: Tensor) -> Iterator[tuple[Tensor, ...]]:

@@ -252,7 +252,7 @@ def test_a_mix_that_is_learned_to_tell_a_loss_takes_its_steps():
                         "stragglers": {"step_seconds": 1.}})
     ledger = SimpleNamespace(list_works=lambda who: [RoundWork(10, 0, (1,))] * len(who.ids),
                              count_loss_work=lambda n: RoundWork(20, 10, (2,), 1))
-    selector = ClientSelector(settings, None, SimpleNamespace(sizes=np.full(4, 10)), ledger)
+    selector = ClientSelector(settings, SimpleNamespace(sizes=np.full(4, 10)), ledger)
     assert selector.select(0, 0., (0, 0), lambda ids: -ids.astype(float)).seconds == pytest.approx(2 + 1 / 3 + 1)
 
 

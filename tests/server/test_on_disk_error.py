@@ -174,8 +174,9 @@ def test_a_folder_that_may_not_be_entered_any_more_ends_all_ranks(bench, tmp_pat
 
 
 @FULL
-@pytest.mark.parametrize("ranks, words, code", [(1, ["rounds=0"], 2), (3, ["rounds=0"], 2), (1, ["train.lr=1e30"], 1),
-                                                (3, ["train.lr=1e30"], 1)])
+@pytest.mark.parametrize("ranks, words, code", [
+    (1, ["rounds=0"], 2), (3, ["rounds=0"], 2), (1, ["train.lr=1e30", "method.lam=0"], 1),
+    (3, ["train.lr=1e30", "method.lam=0"], 1)])
 def test_errors_that_cannot_be_printed_end_all_ranks_with_their_code(bench, ranks, words, code):
     out = bench.out(f"mute-{ranks}-{code}")
 

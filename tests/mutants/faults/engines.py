@@ -35,7 +35,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.engines.batch_plan:draw_subset", "FIXED_ROUND if fixed else local.round", "local.round"),
     ("fedmpi.engines.batch_plan:count_subset", "share * n + 1e-9", "share * n"),
     ("fedmpi.engines.batch_plan:count_subset", "min(kept, n - 1)", "kept"),
-    ("fedmpi.engines.padding:mark_own", ") < copy", ") <= copy"),
+    ("fedmpi.engines.padding:mark_own", ") < there", ") <= there"),
     ("fedmpi.engines.batch_plan:draw_batches", "taken - (per_epoch - 1) * local.batch", "local.batch"),
     ("fedmpi.engines.batch_plan:draw_batches", "min(n, per_epoch * local.batch)", "n - n % local.batch"),
     ("fedmpi.engines.batch_plan:change_batches", "epochs=epochs, steps=steps", "epochs=epochs, steps=local.steps"),
