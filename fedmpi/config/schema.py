@@ -129,7 +129,7 @@ class Config:
 
     @property
     def measure_names(self) -> MeasureNames:
-        """The names by which this run's files call the measures of its clients."""
+        """Return the names by which this run's files call the measures of its clients."""
         return MeasureNames(TASKS[self.data.task], self.evaluate.columns)
 
     def evaluates(self, t: int) -> bool:

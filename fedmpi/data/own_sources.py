@@ -64,12 +64,13 @@ def refuse_few_names(pool: Dataset, where: str) -> None:
 def require_names(names: object, least: int, where: str, most: int | None = None) -> list[str] | None:
     """Return the names of clients or groups as a list, None if there are none. Raises BadInput, whose message begins
     with `where`, unless they are a list or tuple of at least `least` texts, and at most `most` if that is given."""
-    listed = list(names) if isinstance(names, list | tuple) else None
-    if names is None or listed == []:
+    if names is None:
         return None
-    count = len(listed or ())
-    if not count or not least <= count <= (most or count) or not all(isinstance(name, str) for name in listed or ()):
-        given = f"{type(names).__name__}{f' of {count}' if count else ''}"
-        raise BadInput(f"{where} must be a list of {least} texts, a name for each, and not a {given}; correct it, or "
-                       "leave it out")
-    return listed
+    count = ""
+    if isinstance(names, list | tuple):
+        texts = [name for name in names if isinstance(name, str)]
+        if not names or len(texts) == len(names) and least <= len(texts) <= (most or len(texts)):
+            return texts or None
+        count = f" of {len(names)}"
+    raise BadInput(f"{where} must be a list of {least} texts, a name for each, and not a {type(names).__name__}"
+                   f"{count}; correct it, or leave it out")

@@ -29,8 +29,10 @@ def list_changes(then: Fingerprint, now: Fingerprint, after_round: int) -> list[
 def find_hash(found: Fingerprint, name: str) -> str | None:
     """Return the hash of a module or of `module:Class`, "" if it is not there. It is None, for unknown, for a class
     whose module has None, as in checkpoints of versions that had no hashes of code without a file."""
+    if name in found:
+        return found[name]
     module = name.partition(":")[0]
-    return found[name] if name in found else None if found.get(module, "") is None else ""
+    return None if found.get(module, "") is None else ""
 
 
 def leave_out_measures(changes: list[CodeChange], needed: Fingerprint, had_some: bool) -> list[CodeChange]:

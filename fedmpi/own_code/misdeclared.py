@@ -43,7 +43,7 @@ def refuse_misnamed_settings(cls: type, where: str) -> None:
             if base and isinstance(vars(base)[name], FunctionType):
                 why = f"{base.__module__}:{base.__qualname__} has a function of that name"
             elif base and is_set_itself(base, name) and not is_set_itself(owner, name):
-                why = f"fedmpi sets `{name}` to the network"
+                why = f"fedmpi sets `{name}` itself{' to the network' if name == 'model' else ''}"
             else:
                 continue
             raise BadInput(f"{where}: {owner.__module__}:{owner.__qualname__} declares a setting {name}, but {why}; "

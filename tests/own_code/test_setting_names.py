@@ -131,8 +131,8 @@ def test_a_setting_called_name_is_refused(kind, where, given):
 
 
 @pytest.mark.parametrize("name, declaring, setting, why", [
-    ("ModelMethod", "ModelMethod", "model", "fedmpi sets `model` to the network"),
-    ("TailMethod", "TailMethod", "tail", "fedmpi sets `tail` to the network"),
+    ("ModelMethod", "ModelMethod", "model", "fedmpi sets `model` itself to the network"),
+    ("TailMethod", "TailMethod", "tail", "fedmpi sets `tail` itself"),
     ("CheckMethod", "CheckMethod", "check", "fedmpi.method:Method has a function of that name"),
     ("OnCheckMethod", "CheckMethod", "check", "fedmpi.method:Method has a function of that name"),
     ("CheckWithoutDefault", "CheckWithoutDefault", "check", "fedmpi.method:Method has a function of that name"),

@@ -81,7 +81,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.data.assignment:call_partition", "part.astype(np.int64) for", "part for"),
     ("fedmpi.data.assignment:find_group_names", "groups.max()) + 1", "groups.max())"),
     ("fedmpi.data.assignment:find_client_names", "most=data.clients", ""),
-    ("fedmpi.data.own_sources:require_names", "isinstance(name, str) for", "name for"),
+    ("fedmpi.data.own_sources:require_names", "if isinstance(name, str)]", "]"),
     ("fedmpi.data.label_plot:mark_groups", "shorten_name(names[groups[first]])", "names[groups[first]]"),
     ("fedmpi.data.assignment:find_fault", "np.diff(held) == 0", "np.diff(held) < 0"),
     ("fedmpi.data.partitions:NClass.assign", "rng), rng, self.balanced)", "rng), rng)"),
