@@ -42,7 +42,7 @@ def assign_samples(pool: Dataset, data: schema.Data, seed: int) -> Assignment:
     Raises BadInput if the partition cannot divide this pool or gives an invalid division."""
     official = getattr(data.partition, "official", False)
     if getattr(data.partition, "counts_samples", False) and data.fraction != 1:
-        raise BadInput(f"data.fraction = {data.fraction:g}: data.partition = {schema.find_name(data.partition)} "
+        raise BadInput(f"data.fraction = {data.fraction:g}: {name_partition(data)} "
                        "numbers the samples of the whole data set; set data.fraction = 1, or leave samples out of the "
                        "file")
     if hasattr(data.partition, "refuse_other_length"):
@@ -63,6 +63,11 @@ def assign_samples(pool: Dataset, data: schema.Data, seed: int) -> Assignment:
                       [names[i] for i in order] if names else None)
 
 
+def name_partition(data: schema.Data) -> str:
+    """Return the setting that chooses the partition, as messages begin with it."""
+    return f"data.partition = {schema.find_name(data.partition)}"
+
+
 def list_training_samples(dealt: Assignment) -> np.ndarray:
     """Return the samples (m,) on which clients train, ascending; they count as in `order`. New clients, which are the
     last ones, train nobody else's model: none of theirs counts."""
@@ -74,7 +79,7 @@ def list_training_samples(dealt: Assignment) -> np.ndarray:
 def refuse_no_tests(pool: Dataset, data: schema.Data) -> None:
     """Raise BadInput if the data come in files that name no test part, of which the user may not be aware."""
     if pool.about is not None and not len(pool.y_test):
-        raise BadInput(f"data.partition = {schema.find_name(data.partition)}: the data have no test part, and parts "
+        raise BadInput(f"{name_partition(data)}: the data have no test part, and parts "
                        "are taken as they are; set data.partition.split = drawn, by which data.split divides each "
                        "client's samples, or give a test part")
 
@@ -85,7 +90,7 @@ def find_client_names(pool: Dataset, data: schema.Data) -> list[str] | None:
     Raises BadInput unless there is a text for each client."""
     function = getattr(type(data.partition), "name_clients", None)
     if function is not None:
-        where = f"data.partition = {schema.find_name(data.partition)}"
+        where = name_partition(data)
         with blame_own_code(where, always=not is_built_in(type(data.partition))):
             names = data.partition.name_clients()
         where += f": {describe_definition(function)}what its name_clients() returns"
@@ -98,9 +103,10 @@ def find_client_names(pool: Dataset, data: schema.Data) -> list[str] | None:
 def find_group_names(data: schema.Data, groups: np.ndarray | None) -> list[str] | None:
     """Return the names that the partition gives to the planted groups (N,), if it names them. Raises BadInput if a
     group has none."""
-    names = None if groups is None else getattr(data.partition, "group_names", None)
-    where = f"data.partition = {schema.find_name(data.partition)}: its group_names"
-    return require_names(names, 0 if groups is None else int(groups.max()) + 1, where)
+    if groups is None:
+        return None
+    names = getattr(data.partition, "group_names", None)
+    return require_names(names, int(groups.max()) + 1, f"{name_partition(data)}: its group_names")
 
 
 def draw_new_clients(data: schema.Data, seed: int) -> np.ndarray:
@@ -115,7 +121,7 @@ def call_partition(data: schema.Data, labels: np.ndarray,
 
     Raises BadInput if the partition returns anything else, and FaultyCode if it fails."""
     own = not is_built_in(type(data.partition))
-    where, n = f"data.partition = {schema.find_name(data.partition)}", data.clients
+    where, n = name_partition(data), data.clients
     with blame_own_code(where, always=own):
         given = data.partition.assign(labels, n, rng)
         where += f": {describe_definition(type(data.partition).assign) if own else ''}its assign() must "
@@ -130,7 +136,7 @@ def call_partition(data: schema.Data, labels: np.ndarray,
         if fault := find_fault(parts, n, len(labels)):
             raise BadInput(f"{where}give each of {n} clients at least one sample, and no sample twice; {fault}")
         # Sums of small types overflow, and mixed ones become floats.
-        parts = [part.astype(np.int64) for part in parts]
+        parts = [part.astype(np.int64, copy=False) for part in parts]
         return parts, None if groups is None else check_groups(np.asarray(groups), n, where)
 
 
@@ -180,7 +186,7 @@ def find_fault(parts: list[np.ndarray], clients: int, samples: int) -> str:
             return f"client {client} gets {part.dtype} {part.shape} in place of integers (n,)"
         if part.min() < 0 or part.max() >= samples:
             return f"client {client} gets indices from {part.min()} to {part.max()}, and there are {samples} samples"
-    held = np.sort(np.concatenate([part.astype(np.int64) for part in parts]))
+    held = np.sort(np.concatenate([part.astype(np.int64, copy=False) for part in parts]))
     twice = held[1:][np.diff(held) == 0]
     return f"sample {twice[0]} is given twice" if len(twice) else ""
 

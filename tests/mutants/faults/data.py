@@ -78,7 +78,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.data.assignment:split_samples", "max(1, int(edges[0]))", "int(edges[0])"),
     ("fedmpi.data.assignment:keep_given_split", "[part < train for part in parts]",
      "[part <= train for part in parts]"),
-    ("fedmpi.data.assignment:call_partition", "part.astype(np.int64) for", "part for"),
+    ("fedmpi.data.assignment:call_partition", "part.astype(np.int64, copy=False) for", "part for"),
     ("fedmpi.data.assignment:find_group_names", "groups.max()) + 1", "groups.max())"),
     ("fedmpi.data.assignment:find_client_names", "most=data.clients", ""),
     ("fedmpi.data.own_sources:require_names", "if isinstance(name, str)]", "]"),
