@@ -66,9 +66,7 @@ class EdgeLedger:
     def count_work(self, stage: int, n: int) -> RoundWork:
         """Return what a client with n samples computes in a round."""
         if (stage, n) not in self.known:
-            shared, mine = self.make_first_states()
-            if stage != WARM_UP_STAGE:
-                shared = self.method.stages(shared, self.rounds)[stage][1]
+            shared, mine = self.make_states(stage)
             sample = make_blank_samples(self.federation.shape, self.federation.dtype)
             self.known[stage, n] = count_round_work(self.method, shared, mine, sample, n, self.local)
         return self.known[stage, n]
@@ -77,8 +75,7 @@ class EdgeLedger:
         """Return what it takes a client with n samples to tell its loss in the present stage: what leads to the weights
         that it is evaluated with (before they are adapted), such as a mix that it learns, and a pass with them."""
         if (self.stage, n) not in self.known_losses:
-            shared, mine = self.make_first_states()
-            shared = self.method.stages(shared, self.rounds)[self.stage][1]
+            shared, mine = self.make_states(self.stage)
             work = RoundWork(0, 0)
             if self.method.unadapted(shared, mine) is None:
                 sample = make_blank_samples(self.federation.shape, self.federation.dtype)
@@ -87,6 +84,7 @@ class EdgeLedger:
                 passed=work.passed + n, batches=work.batches + count_batches(n, self.local.batch, False))
         return self.known_losses[self.stage, n]
 
-    def make_first_states(self) -> tuple[State, State]:
-        """Return the first Shared and Mine. They may be large, so they are not kept."""
-        return self.method.init(len(self.federation.sizes))
+    def make_states(self, stage: int) -> tuple[State, State]:
+        """Return a Shared of a stage, and the first Mine. They may be large, so they are not kept."""
+        shared, mine = self.method.init(len(self.federation.sizes))
+        return shared if stage == WARM_UP_STAGE else self.method.stages(shared, self.rounds)[stage][1], mine

@@ -146,7 +146,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.server.availability:measure_rounding", "8 * np.spacing(now)", "0 * np.spacing(now)"),
     ("fedmpi.server.edge_cost:EdgeLedger.compute_cost", "if told_losses:", "if False:"),
     ("fedmpi.server.edge_cost:EdgeLedger.compute_cost", "trained + [work.trained", "made * [work.trained"),
-    ("fedmpi.server.edge_cost:EdgeLedger.count_loss_work", "self.rounds)[self.stage][1]", "self.rounds)[0][1]"),
+    ("fedmpi.server.edge_cost:EdgeLedger.count_loss_work", "make_states(self.stage)", "make_states(0)"),
     ("fedmpi.server.edge_cost:EdgeLedger.count_loss_work", "self.known_losses[self.stage, n] = work",
      "self.known_losses[0, n] = work"),
     ("fedmpi.server.simulated_time:SimulatedTime.time_candidates", " + cost.step * cost.whole", ""),
