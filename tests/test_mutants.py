@@ -95,6 +95,7 @@ def test_every_package_gets_its_share_and_at_least_ten(drawn):
     assert drawing.shares({"a": 900, "b": 100, "c": 4}, 100) == {"a": 86, "b": 10, "c": 4}
 
 
+@pytest.mark.slow("reads 1500 faults")
 def test_all_hand_written_faults_apply():
     packages = {m.package for m in drawing.hand_written(ROOT, [])}
     assert packages == {next(package for package in packages if drawing.belongs(listed, package))
@@ -104,7 +105,8 @@ def test_all_hand_written_faults_apply():
 @pytest.mark.parametrize("name, old, new, complaint", [
     ("fedmpi.nowhere:", "a", "b", "no such module"), ("fedmpi.errors:Nobody", "a", "b", "no such definition"),
     ("fedmpi.server.metrics:", "not there at all", "b", "stands 0 times"), ("fedmpi.errors:", "class ", "b", "times"),
-    ("fedmpi.clustering.kmeans_and_linkage:", "MAX_ITERATIONS = 300", "MAX_ITERATIONS = = 3", "not Python any more")])
+    ("fedmpi.clustering.kmeans_and_linkage:", "MAX_ITERATIONS = 300", "MAX_ITERATIONS = = 3", "not Python any more"),
+    ("fedmpi.storage.lock:find_why_dead", "silence >= MAX_SILENCE_S", "silence >= BEAT / 2", "no BEAT in the file")])
 def test_a_fault_that_the_code_has_outgrown_is_said(name, old, new, complaint):
     with pytest.raises(drawing.DoesNotApply, match=complaint):
         drawing.apply(ROOT, name, old, new)

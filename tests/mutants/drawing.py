@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import importlib
 import random
+import re
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 from tests.mutants.judge import Mutant, package_of
 from tests.mutants.operators import Site, find_sites
 from tests.mutants.source import Source
+from tests.mutants.undefined import list_undefined
 
 # Mutants of each package at least.
 LEAST = 10
@@ -113,9 +115,17 @@ def apply(root: Path, name: str, old: str, new: str) -> Mutant:
     at = begin + len(text[:text.index(old)].encode())
     line = source.data.count(b"\n", 0, at) + 1
     mutant = plant(source, Site(path, line, at, at + len(old.encode()), new, "own", definition))
+    if path.endswith(".py"):
+        refuse_other_errors(mutant, old, new, source)
+    return mutant
+
+
+def refuse_other_errors(mutant: Mutant, old: str, new: str, source: Source) -> None:
+    """Raise DoesNotApply if the mutant fails by a SyntaxError, or by a NameError, which any test would notice."""
     try:
-        if path.endswith(".py"):
-            compile(mutant.text, path, "exec")
+        compile(mutant.text, mutant.path, "exec")
     except SyntaxError as error:
         raise DoesNotApply(f"the file is not Python any more: {error}") from None
-    return mutant
+    more = set(re.findall(r"[A-Za-z_]\w*", new)) - set(re.findall(r"[A-Za-z_]\w*", old))
+    if more and (names := list_undefined(mutant.text) - list_undefined(source.whole)):
+        raise DoesNotApply(f"there is no {' or '.join(sorted(names))} in the file")

@@ -75,8 +75,8 @@ PLACES = {"methods": "method={}", "models": "model={}", "datasets": "data.name={
 BEFORE = {
     "settings": ("method", "    def __post_init__(self):\n        raise KeyError('post')", "KeyError: 'post'"),
     "ValueError without a word": ("method", "    def __post_init__(self):\n        raise ValueError", "ValueError"),
-    "kind of ValueError": ("method", "    def __post_init__(self):\n        b'x\\xff'.decode()",
-                           "UnicodeDecodeError: "),
+    "subclass of it": ("method", "    def __post_init__(self):\n        b'x\\xff'.decode()", "UnicodeDecodeError: "),
+    "arguments": ("method", "    def client(self, shared):\n        return None", "takes 2 positional arguments but 4"),
     "check": ("method", "    def check(self, train):\n        1 / 0", "ZeroDivisionError: division by zero"),
     "with_model": ("method", "    def with_model(self, model):\n        1 / 0", "ZeroDivisionError"),
     "init": ("method", "    def init(self, n):\n        return self.nothing", "AttributeError: 'Own' object"),

@@ -17,7 +17,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.commands.plan:find_short_batches", "(sizes > train.batch) & ", ""),
     ("fedmpi.commands.plan:find_short_batches", "or not keeps", ""),
     ("fedmpi.commands.plan_table:describe_balance", "np.mean(steps)", "min(steps)"),
-    ("fedmpi.commands.plan:estimate_memory", "participants * nbytes(case.up)", "round_cost.nbytes(case.up)"),
+    ("fedmpi.commands.plan:estimate_memory", "participants * nbytes(case.up)", "nbytes(case.up)"),
     ("fedmpi.commands.plan:describe_hosting", "2 * counted.reduced_bytes", "counted.reduced_bytes"),
     ("fedmpi.commands.plan:count_expected_batches", "np.mean(find_participant_range(case))",
      "np.max(find_participant_range(case))"),

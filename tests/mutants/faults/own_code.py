@@ -37,7 +37,7 @@ FAULTS: list[tuple[str, str, str]] = [
     (MISDECLARED + "refuse_misnamed_settings", " and not is_set_itself(owner, name)", ""),
     (MISDECLARED + "refuse_misdeclared", "        refuse_typed_attributes(cls, where)\n", ""),
     (FAILURES + "blame_own_code", "    except FedmpiError:\n        raise\n", ""),
-    (FAILURES + "blame_own_code", "not (always or find_own_line(error))", "not find_place(error)"),
+    (FAILURES + "blame_own_code", "not (always or find_own_line(error))", "not find_own_line(error)"),
     (FAILURES + "blame_own_code", " from error", " from None"),
     (FAILURES + "find_own_line", "reversed([*traceback.walk_tb(error.__traceback__)])",
      "[*traceback.walk_tb(error.__traceback__)][:0]"),
