@@ -38,6 +38,8 @@ class Parts:
     shared: State
     up: State
     device: torch.device
+    # why the engine was chosen
+    engine_why: str
     # why this rank copies its GPU's numbers to the host before MPI takes them; "" if it does not
     staged: str = ""
     # where each rank works; known at rank 0
@@ -148,9 +150,9 @@ def build_parts(world: Transport, config: Config, federation: Federation, server
                         engine_choice.choose_by_network(method, shared, mine, sample, config.data.new_clients))
     room = gpu_card.limit_memory(config, device, gpu_card.count_ranks_on_gpu(world, device))
     engine = engine_choice.build_engine(engine_name, config, room)
-    group = HostedClients(at_work, shared, mine, engine, federation, hosted, config, device, room, context, why,
+    group = HostedClients(at_work, shared, mine, engine, federation, hosted, config, device, room, context,
                           list_newcomers(where, config.data.new_clients, world.rank), up)
     wanted = wants_gpu_direct(config.comm.cuda_aware, world, device)
     works, staged = probe_gpu_memory(config.comm.cuda_aware, world, device, wanted)
     pool = RankPool(world, group, where, works, RobustMean.from_settings(config.server.aggregation, config.server.trim))
-    return Parts(config, method, federation, pool, shared, up, device, staged=staged)
+    return Parts(config, method, federation, pool, shared, up, device, why, staged)

@@ -68,7 +68,7 @@ def make_run(parts: Parts, decision: Decision, progress: Progress, stop: Callabl
     """Return rank 0's Run before its first round."""
     config, pool, federation, folder = parts.config, parts.pool, parts.federation, decision.folder
     state = RunState(parts.shared, Groups(len(federation.sizes), federation.groups, federation.group_names),
-                     own_code=decision.own_code)
+                     own_code=decision.own_code, engine_why=parts.engine_why)
     if decision.snapshot:
         before = decision.snapshot.extra.get("accepted_code_changes", [])
         state.accepted_code_changes = [*before, *decision.accepted]
@@ -116,15 +116,15 @@ def choose_engine(run: Run, snapshot: Snapshot | None) -> None:
         return
     if snapshot and snapshot.config.get("engine", "auto") == "auto" and (
             bool(snapshot.extra.get("gpus", run.recorder.gpus)) == bool(run.recorder.gpus)):
-        pool.hosted.engine_why = snapshot.extra.get("engine_why", pool.hosted.engine_why)
+        run.state.engine_why = snapshot.extra.get("engine_why", run.state.engine_why)
         if snapshot.extra["engine"] != pool.hosted.engine.name:
             run.progress.say(f"engine {snapshot.extra['engine']}, as in the checkpoint")
             pool.call(OrderPerformer.use_engine, np.frombuffer(snapshot.extra["engine"].encode(), np.uint8))
     elif pool.call(OrderPerformer.gather_reports).on_gpu.any():
         loop, vmap = pool.call(OrderPerformer.time_engines, *pool.list_changed_fields(run.state.shared)).sum(0)
         name = "vmap" if vmap < loop else "loop"
-        pool.hosted.engine_why = f"{loop:.3f} s for loop, {vmap:.3f} s for vmap on the first clients"
-        run.progress.say(f"engine {name}: {pool.hosted.engine_why}")
+        run.state.engine_why = f"{loop:.3f} s for loop, {vmap:.3f} s for vmap on the first clients"
+        run.progress.say(f"engine {name}: {run.state.engine_why}")
         pool.call(OrderPerformer.use_engine, np.frombuffer(name.encode(), np.uint8))
 
 
@@ -163,7 +163,7 @@ def announce_run(run: Run, parts: Parts, decision: Decision) -> None:
         f"{count_words(world.size, 'rank')} (MPI: {world.library}): "
         + ("rank 0 alone" if world.size == 1 else f"{len(hosts)} host {format_range(hosts)} clients each")
         + (f", {idle} idle" if idle else "")
-        + f"; engine {run.pool.hosted.engine.name} ({run.pool.hosted.engine_why}), "
+        + f"; engine {run.pool.hosted.engine.name} ({run.state.engine_why}), "
         + (f"device {parts.device}, " if world.size == 1 else "")
         + f"{config.precision}, {count_words(config.threads, 'thread')} a rank; "
         f"pid {os.getpid()} on {world.host}; run folder {decision.folder.path}")

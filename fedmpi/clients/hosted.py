@@ -29,6 +29,7 @@ from fedmpi.engines import batch_plan, convolutions, engine_choice, gpu_card
 from fedmpi.engines.batch_plan import LocalTraining, Portion
 from fedmpi.engines.gpu_waiting import wait_for_device
 from fedmpi.engines.pass_memory import PassMemory
+from fedmpi.engines.rehearsal import make_blank_message
 from fedmpi.engines.result_memory import ResultMemory
 from fedmpi.engines.step_counter import JUDGED, OTHERS, PARTICIPANTS, StepCounter
 from fedmpi.errors import ROUND_GIVEN_UP, GivenUp
@@ -54,15 +55,14 @@ class HostedClients:
         device: where clients are trained and their states lie
         room: bytes for states, samples and chunks of clients; default: as the configuration says
         context: what this rank's parts share
-        why: why this engine was chosen, for the log
         up: one client's Up, with which those that own methods return are compared"""
 
     def __init__(self, method: Method, first_shared: State, first_mine: State, engine: Engine, federation: Federation,
                  clients: Iterable[int], config: Config, device: torch.device,
-                 room: gpu_card.MemoryLimits | None = None, context: RankContext | None = None, why: str = "",
+                 room: gpu_card.MemoryLimits | None = None, context: RankContext | None = None,
                  newcomers: Sequence[int] = (), up: State = None):
         self.method, self.engine, self.config, self.device = method, engine, config, device
-        self.engine_why, self.context = why, context or RankContext()
+        self.context = context or RankContext()
         self.clients, self.newcomers = [*map(int, clients)], [*newcomers]
         self.attackers = set(choose_attackers(config.attack, len(federation.sizes), config.seed).tolist())
         self.skips_bad_updates = config.faults.bad_update == "skip"
@@ -213,13 +213,7 @@ class HostedClients:
 
     def add_message(self, slot: int, client: int, totals: np.ndarray | Tensor, scales: np.ndarray,
                     shape: tuple[int, ...]) -> None:
-        """Keep a field of what the server addresses to a hosted client.
-
-        Args:
-            slot: index of the field in `hooks.message_template`
-            totals: sums of rows as the ranks add them up, (m, d)
-            scales: by what to multiply them, (m,)
-            shape: of the field"""
+        """Keep a field of a client's message: the sums `totals` (m, d) times `scales` (m,), in this shape."""
         like, totals = self.hooks.message_template, exact.read_sum(torch.as_tensor(totals))
         field = (totals * torch.from_numpy(scales).to(totals.device)[:, None]).reshape(shape).to(like[slot].dtype)
         self._keep_field(slot, client, field)
@@ -234,8 +228,12 @@ class HostedClients:
         self.messages[client] = fields._replace(**{fields._fields[slot]: field.to(self.device)})
 
     def time_engines(self) -> np.ndarray:
-        """Time both engines on the first hosted clients, (2,) seconds."""
-        return engine_choice.time_engines(self, self.shared)
+        """Time both engines on the first hosted clients, (2,) seconds, with blank messages."""
+        blank = make_blank_message(self.method, self.device)
+        self.messages = {} if blank is None else dict.fromkeys(self.clients, blank)
+        seconds = engine_choice.time_engines(self, self.shared)
+        self.messages.clear()
+        return seconds
 
     def use_engine(self, engine: str) -> None:
         """Train with another engine from now on."""
@@ -254,7 +252,7 @@ class HostedClients:
 
     def describe_engine(self) -> dict[str, object]:
         """Return how clients are trained, as far as that was chosen, for result.json and checkpoints."""
-        found: dict[str, object] = {"engine": self.engine.name, "engine_why": self.engine_why}
+        found: dict[str, object] = {"engine": self.engine.name}
         return found if self.engine.unfolded is None else found | {"convolutions": self.engine.unfolded}
 
     def set_portions(self, ids: np.ndarray, portions: np.ndarray) -> None:

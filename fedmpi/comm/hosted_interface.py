@@ -67,8 +67,6 @@ class Hosted(Protocol):
     context: RankContext
     device: torch.device
     skips_bad_updates: bool
-    # why this engine was chosen
-    engine_why: str
 
     @property
     def engine(self) -> NamedEngine:

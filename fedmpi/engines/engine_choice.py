@@ -21,7 +21,6 @@ from fedmpi.engines.gpu_card import MemoryLimits
 from fedmpi.engines.gpu_errors import is_gpu_broken
 from fedmpi.engines.gpu_waiting import wait_for_device
 from fedmpi.engines.loop import Loop
-from fedmpi.engines.rehearsal import make_blank_message
 from fedmpi.engines.vmap import BATCHNORM_REFUSED, Vmap, rehearse_vmap
 from fedmpi.errors import BadInput, FedmpiError
 from fedmpi.method import ClientData, Method, Nothing, State
@@ -118,12 +117,8 @@ def choose_by_network(method: Method, shared: State, mine: State, blank: Tensor,
 
 def time_engines(group: ClientGroup, shared: State) -> np.ndarray:
     """Return the seconds of both engines on this rank's first clients, (2,): loop and vmap. The second is inf if vmap
-    cannot train the network, or run the method. No result is kept.
-
-    `group` is the rank's clients.hosted.HostedClients."""
+    cannot train the network, or run the method. No result is kept. `HostedClients.time_engines` calls it."""
     spent = np.zeros(2)
-    if (message := make_blank_message(group.method, group.device)) is not None:
-        group.messages = dict.fromkeys(group.clients, message)
     for i, name in enumerate(("loop", "vmap")):
         if name == "vmap" and is_loop_needed(group, shared):
             spent[i] = np.inf
@@ -136,7 +131,6 @@ def time_engines(group: ClientGroup, shared: State) -> np.ndarray:
             if name == "loop" or given_up or is_gpu_broken(error):
                 raise
             spent[i] = np.inf
-    group.messages = {}
     return spent
 
 

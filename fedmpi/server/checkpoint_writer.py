@@ -71,6 +71,7 @@ class CheckpointWriter:
         extra = {"seconds": state.seconds, "simulated_seconds": state.simulated_seconds, **self.facts,
                  "history": self.folder.history.chain,
                  "clusters": state.groups.last.tolist(), "gpus": self.gpus, "steps": state.steps.saved(),
+                 "engine_why": state.engine_why,
                  "each": {n: v.tolist() for n, v in state.groups.each.items()}}
         snapshot = checkpoint.Snapshot(
             state.round, shared, ids, to_plain(self.config), self.federation.fingerprint, state.score(),
@@ -83,8 +84,9 @@ class CheckpointWriter:
             return path
         if while_training and self.config.checkpoint.asynchronous:
             pieces = max(1, int(self.config.state.memory * GIB) // CHECKPOINT_PIECE_BYTES)
-            self.folder.background = BackgroundWrite(write, pieces)
-            self.folder.background.feed(self.gather_pieces(ids))
+            background = BackgroundWrite(write, pieces)
+            self.folder.begin_write(background)
+            background.feed(self.gather_pieces(ids))
         else:
             path = write(self.gather_pieces(ids))
             self.note_saved(path, time.perf_counter() - begin)
@@ -96,9 +98,7 @@ class CheckpointWriter:
             wait: wait until it is.
         Raises:
             StorageError: if it could not be written."""
-        background = self.folder.background
-        if background and (wait or background.done):
-            self.folder.background = None
+        if background := self.folder.end_write(wait):
             self.note_saved(background.result(), background.seconds)
 
     def note_saved(self, path: Path, seconds: float) -> None:

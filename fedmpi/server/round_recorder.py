@@ -218,6 +218,7 @@ class RoundRecorder:
                 "ended": "stop" if self.is_early_stop_due else "rounds",
                 **early_stopping.list_series(self.config, lines),
                 "ranks": self.pool.world.size, **self.pool.hosted.describe_engine(),
+                "engine_why": self.state.engine_why,
                 **({"gpus": self.gpus} if self.gpus else {}), **self.state.describe_code(),
                 **({"new_clients": self.federation.new_clients} if self.config.data.new_clients else {}),
                 **({"client_names": names} if names else {}),

@@ -29,6 +29,8 @@ class RunState:
     # of the user's own code: its fingerprint, and its changes between starts that the user accepted
     own_code: Fingerprint = field(default_factory=dict)
     accepted_code_changes: list[CodeChange] = field(default_factory=list)
+    # why the clients are trained with their engine
+    engine_why: str = ""
     # simulated seconds of all rounds, if settings say how fast devices are
     simulated_seconds: float = 0.
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 import stat
 from contextlib import suppress
 from pathlib import Path
@@ -42,7 +41,7 @@ class RunFolder:
     """A claimed run folder; only rank 0 has one."""
 
     def __init__(self, path: Path, lock: Lock, new: bool = False):
-        # new: the folder was not there before
+        # new: this start has made the folder
         self.path, self.lock, self.new = path, lock, new
         self.checkpoints = path / "checkpoints"
         self.log_path = path / "log.txt"
@@ -51,15 +50,19 @@ class RunFolder:
         self.history = History(path / "history.h5")
         # whether metrics.jsonl lacks lines, or ends in half of one
         self.behind = False
-        # the checkpoint that is written while training goes on
-        self.background: BackgroundWrite[dict[str, np.ndarray]] | None = None
+        # what is written while training goes on
+        self._background: BackgroundWrite[dict[str, np.ndarray]] | None = None
 
     @classmethod
-    def claim(cls, path: str | Path, resume: bool) -> RunFolder:
-        """Create the folder where needed and lock it. Raises BadInput when it cannot be had."""
+    def claim(cls, path: str | Path, resume: bool, new: bool = False) -> RunFolder:
+        """Create the folder where needed and lock it. Raises BadInput when it cannot be had.
+
+        Args:
+            resume: it may hold a run.
+            new: the caller has just made it."""
         path = Path(path)
         try:
-            new = not path.exists()
+            new = new or not path.exists()
             path.mkdir(parents=True, exist_ok=True)
             folder = cls(path, Lock(path), new)
         except (OSError, ValueError) as error:
@@ -125,9 +128,22 @@ class RunFolder:
 
     def release(self) -> None:
         """Unlock the folder, once nothing is written in it any more."""
-        if self.background:
-            self.background.wait()
+        if self._background:
+            self._background.wait()
         self.lock.release()
+
+    def begin_write(self, write: BackgroundWrite[dict[str, np.ndarray]]) -> None:
+        """Note what is written while training goes on: the folder stays locked until it ends."""
+        self._background = write
+
+    def end_write(self, wait: bool) -> BackgroundWrite[dict[str, np.ndarray]] | None:
+        """Return what was written meanwhile, once; None if there is nothing, or, without `wait`, if it goes on."""
+        write = self._background
+        if write is None or not (wait or write.done):
+            return None
+        write.wait()
+        self._background = None
+        return write
 
     def withdraw(self) -> None:
         """Unlock the folder of a run that was refused; leave none behind that holds nothing."""
@@ -254,19 +270,6 @@ def refuse_file_of_run(path: Path) -> None:
     folder, names = path.parent, (*SMALL_FILES, "history.h5", "log.txt")
     if path.name in names and ((folder / "log.txt").exists() or (folder / "result.json").exists()):
         raise BadInput(f"{path} is a file of a run, not a job; give the folder of the run, {folder}")
-
-
-def choose_folder(config_path: str | Path, resume: bool) -> Path:
-    """Return runs/STEM-001, or the first number after all existing ones. To resume, return the folder of the run that
-    wrote the configuration, or else the last existing one that a run has left more than its log in, if there is one."""
-    given, stem = Path(config_path), Path(config_path).stem
-    if resume and given.name == "config.yaml" and (given.parent / "log.txt").exists() and holds_run(given.parent):
-        return given.parent
-    found = [(int(match[1]), path) for path in Path("runs").glob("*")
-             if (match := re.fullmatch(re.escape(stem) + r"-(\d{3,})", path.name))]
-    begun = [(number, path) for number, path in found if resume and holds_run(path)]
-    last = max((number for number, _ in begun or found), default=0)
-    return Path("runs") / f"{stem}-{max(last, 1) if resume else last + 1:03d}"
 
 
 def open_at_once(name: str, flags: int) -> int:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 from pathlib import Path
 
 from fedmpi.errors import BadInput
 from fedmpi.storage import checkpoint
-from fedmpi.storage.folder import RunFolder, choose_folder, holds_run
+from fedmpi.storage.folder import RunFolder, holds_run
 from fedmpi.storage.listing import holds_checkpoint
 
 # the value of --resume that stands for the newest good checkpoint of the run folder
@@ -36,9 +37,7 @@ def claim_new_folder(path: Path) -> RunFolder:
                 continue
             # claim says what is wrong
             break
-        folder = RunFolder.claim(path, resume=False)
-        folder.new = True
-        return folder
+        return RunFolder.claim(path, resume=False, new=True)
     return RunFolder.claim(path, resume=False)
 
 
@@ -47,7 +46,20 @@ def pick_folder(config_path: str | Path, out: str | None, resume: str | None) ->
     the next number or, with `--resume auto`, the last one."""
     if out:
         return Path(out)
-    return find_folder_of(resume) or choose_folder(config_path, resume == NEWEST_CHECKPOINT)
+    return find_folder_of(resume) or name_next_folder(config_path, resume == NEWEST_CHECKPOINT)
+
+
+def name_next_folder(config_path: str | Path, resume: bool) -> Path:
+    """Return runs/STEM-001, or the first number after all existing ones. To resume, return the folder of the run that
+    wrote the configuration, or else the last existing one that a run has left more than its log in, if there is one."""
+    given, stem = Path(config_path), Path(config_path).stem
+    if resume and given.name == "config.yaml" and (given.parent / "log.txt").exists() and holds_run(given.parent):
+        return given.parent
+    found = [(int(match[1]), path) for path in Path("runs").glob("*")
+             if (match := re.fullmatch(re.escape(stem) + r"-(\d{3,})", path.name))]
+    begun = [(number, path) for number, path in found if resume and holds_run(path)]
+    last = max((number for number, _ in begun or found), default=0)
+    return Path("runs") / f"{stem}-{max(last, 1) if resume else last + 1:03d}"
 
 
 def find_folder_of(resume: str | None) -> Path | None:

@@ -177,12 +177,12 @@ def test_a_gpu_is_timed_once_and_a_restart_takes_the_choice_over(monkeypatch):
     monkeypatch.setattr(engine_choice, "time_engines", lambda group, shared: np.array([2., .5]))
     choose_engine(run, None)
     why = "2.000 s for loop, 0.500 s for vmap on the first clients"
-    assert (lab.group.engine.name, lab.group.engine_why, said) == ("vmap", why, [f"engine vmap: {why}"])
+    assert (lab.group.engine.name, lab.engine_why, said) == ("vmap", why, [f"engine vmap: {why}"])
 
     def resume(kept, gpus, engine="auto"):
         extra = {"engine": kept, "engine_why": f"{kept} was faster", **({} if gpus is None else {"gpus": gpus})}
         choose_engine(run, SimpleNamespace(config={"engine": engine}, extra=extra))
-        return lab.group.engine.name, lab.group.engine_why
+        return lab.group.engine.name, lab.engine_why
     # It chooses anew after a CPU, or after an engine that was set.
     assert resume("loop", []) == resume("loop", ["a GPU"], "loop") == ("vmap", why)
     # Otherwise the engines are never timed again.
@@ -218,7 +218,7 @@ def test_the_probe_trains_each_rank_s_first_clients_twice(monkeypatch):
     monkeypatch.setattr(engine_choice, "build_engine", lambda name, config, room: Engine())
     monkeypatch.setattr(engine_choice, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
     lab.group.method = SimpleNamespace(message_template=lambda: Sent(torch.tensor(7)), client=None)
-    found = engine_choice.time_engines(lab.group, lab.shared)
+    found = lab.group.time_engines()
     assert seen == [(list(range(8)), dict.fromkeys(range(11), 7), 0)] * 4 and lab.group.messages == {}
     assert len(found) == 2 and found.dtype == float
 

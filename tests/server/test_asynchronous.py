@@ -133,8 +133,8 @@ def test_it_is_taken_note_of_as_soon_as_it_is_complete(whole, monkeypatch):
     seen, run_round = [], Run.run_round
 
     def waiting(run, t):
-        if run.folder_of_test.background:
-            run.folder_of_test.background.thread.join()
+        if run.folder_of_test._background:
+            run.folder_of_test._background.thread.join()
         run_round(run, t)
         seen.append(run.checkpoints.slowest_s > 0)
     monkeypatch.setattr(Run, "folder_of_test", property(lambda run: run.checkpoints.folder), raising=False)
@@ -199,7 +199,7 @@ def test_the_first_is_waited_for_if_there_is_a_deadline(ready):
     save = run.checkpoints.save
     run.checkpoints.save = lambda while_training=False: (asked.append(while_training), save(while_training))
     assert run.go() and asked == [False, True, True, False]
-    assert run.decision.folder.background is None
+    assert run.decision.folder.end_write(wait=True) is None
 
 
 def test_killed_in_the_middle_of_a_write_it_loses_this_checkpoint_alone(whole):

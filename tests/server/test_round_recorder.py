@@ -210,4 +210,4 @@ def test_the_result_sums_the_series_up(ready):
     assert result["accuracy_last_ten"] == pytest.approx(.4)
     assert (result["rounds"], result["seconds"], result["method"], result["ranks"]) == (25, 12.5, "FedMHC", 1)
     assert (result["round"], result["accuracy_mean"], result["loss"]) == (25, .3, 12)
-    assert result["engine"] == run.pool.hosted.engine.name and result["engine_why"] == run.pool.hosted.engine_why
+    assert result["engine"] == run.pool.hosted.engine.name and result["engine_why"] == run.state.engine_why

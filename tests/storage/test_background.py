@@ -83,14 +83,15 @@ def test_a_run_that_ends_while_it_hands_over_blocks_waits_for_no_more(tmp_path):
     """A worker that fails ends the job while rows are gathered, and the folder is unlocked there."""
     folder = RunFolder.claim(tmp_path / "run", resume=False)
     got = []
-    folder.background = BackgroundWrite(lambda blocks: got.append([*blocks]) or Path(), 1)
+    background = BackgroundWrite(lambda blocks: got.append([*blocks]) or Path(), 1)
+    folder.begin_write(background)
 
     def ending():
         yield 1
         folder.release()
-        assert folder.background.done and not folder.lock.path.exists()
+        assert background.done and not folder.lock.path.exists()
         yield 2
-    for do in (lambda: folder.background.feed(ending()), folder.background.result):
+    for do in (lambda: background.feed(ending()), background.result):
         with pytest.raises(Abandoned):
             do()
     assert got == []
@@ -103,8 +104,27 @@ def test_a_folder_stays_locked_until_nothing_is_written_in_it(tmp_path):
         free.wait()
         seen.append(folder.lock.path.exists())
         return Path()
-    folder.background = BackgroundWrite(write, 1)
-    folder.background.feed([])
+    background = BackgroundWrite(write, 1)
+    folder.begin_write(background)
+    background.feed([])
     threading.Timer(.05, free.set).start()
     folder.release()
     assert seen == [True] and not folder.lock.path.exists()
+
+
+def test_a_folder_stays_locked_while_the_last_write_is_waited_for(tmp_path):
+    """The heartbeat's thread may end the run while the main thread waits for the checkpoint."""
+    folder, free, seen = RunFolder.claim(tmp_path / "run", resume=False), threading.Event(), []
+
+    def write(blocks):
+        free.wait()
+        seen.append(folder.lock.path.exists())
+        return Path()
+    background = BackgroundWrite(write, 1)
+    folder.begin_write(background)
+    background.feed([])
+    assert folder.end_write(wait=False) is None
+    threading.Timer(.05, folder.release).start()
+    threading.Timer(.2, free.set).start()
+    assert folder.end_write(wait=True) is background and folder.end_write(wait=True) is None
+    assert seen == [True]

@@ -17,7 +17,8 @@ import yaml
 from fedmpi.config.schema import resolve
 from fedmpi.data.federation import prepare_federation
 from fedmpi.errors import BadInput, FedmpiError
-from fedmpi.storage.folder import RunFolder, choose_folder
+from fedmpi.storage.folder import RunFolder
+from fedmpi.storage.folder_choice import name_next_folder
 from fedmpi.storage.history import read_history
 from tests import forked
 from tests.storage import test_checkpoint as checkpoints
@@ -150,15 +151,15 @@ def test_a_full_disk_is_named(folder):
 
 def test_default_folders(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert [str(choose_folder("c/quick.yaml", resume)) for resume in (False, True)] == ["runs/quick-001"] * 2
+    assert [str(name_next_folder("c/quick.yaml", resume)) for resume in (False, True)] == ["runs/quick-001"] * 2
     for name in ("quick-001", "quick-009", "quick-x-011", "quick-old", "other-020"):
         (tmp_path / "runs" / name).mkdir(parents=True)
-    assert str(choose_folder("c/quick.yaml", resume=False)) == "runs/quick-010"
-    assert str(choose_folder("c/quick.yaml", resume=True)) == "runs/quick-009"
+    assert str(name_next_folder("c/quick.yaml", resume=False)) == "runs/quick-010"
+    assert str(name_next_folder("c/quick.yaml", resume=True)) == "runs/quick-009"
     # a try that only left its log is not a run to continue
     (tmp_path / "runs" / "quick-001" / "config.yaml").touch()
-    assert str(choose_folder("c/quick.yaml", resume=True)) == "runs/quick-001"
-    assert str(choose_folder("c/quick.yaml", resume=False)) == "runs/quick-010"
+    assert str(name_next_folder("c/quick.yaml", resume=True)) == "runs/quick-001"
+    assert str(name_next_folder("c/quick.yaml", resume=False)) == "runs/quick-010"
 
 
 def measures(round: int) -> dict:

@@ -13,8 +13,8 @@ from fedmpi.errors import AlreadyFinished, BadInput, FedmpiError, StorageError
 from fedmpi.python_api import InterpreterWorld
 from fedmpi.server import checkpoint_writer
 from fedmpi.storage import folder_choice
-from fedmpi.storage.folder import RunFolder, choose_folder
-from fedmpi.storage.folder_choice import claim_folder, continues_run, find_folder_of
+from fedmpi.storage.folder import RunFolder
+from fedmpi.storage.folder_choice import claim_folder, continues_run, find_folder_of, name_next_folder
 from fedmpi.storage.no_checkpoint import refuse_lost_rounds
 from tests.runs import run_alone
 
@@ -180,7 +180,7 @@ def test_starts_at_the_same_moment_take_different_numbers(tmp_path, monkeypatch)
 
 def test_a_number_that_was_taken_meanwhile_is_passed_over(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(folder_choice, "choose_folder", lambda *_: Path("runs/q-007"))
+    monkeypatch.setattr(folder_choice, "name_next_folder", lambda *_: Path("runs/q-007"))
     first, second = (claim_folder("q.yaml", None, None) for _ in range(2))
     Path("runs/q-009").symlink_to("nowhere")
     third = claim_folder("q.yaml", None, "elsewhere.h5")
@@ -201,7 +201,7 @@ def test_the_configuration_that_a_run_wrote_leads_to_its_folder(tmp_path, monkey
     monkeypatch.chdir(tmp_path)
     (tmp_path / "study").mkdir()
     (tmp_path / "study" / "config.yaml").touch()
-    assert str(choose_folder("study/config.yaml", resume=True)) == "runs/config-001"      # of a study, not of a run
+    assert str(name_next_folder("study/config.yaml", resume=True)) == "runs/config-001"      # of a study, not of a run
     (tmp_path / "study" / "log.txt").touch()
-    assert str(choose_folder("study/config.yaml", resume=True)) == "study"
-    assert str(choose_folder("study/config.yaml", resume=False)) == "runs/config-001"
+    assert str(name_next_folder("study/config.yaml", resume=True)) == "study"
+    assert str(name_next_folder("study/config.yaml", resume=False)) == "runs/config-001"

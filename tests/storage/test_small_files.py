@@ -11,7 +11,8 @@ import pytest
 from fedmpi.errors import BadInput, FedmpiError, StorageError
 from fedmpi.server.on_disk_error import DiskErrorPolicy
 from fedmpi.storage import folder as module
-from fedmpi.storage.folder import RunFolder, choose_folder, line_to_json, replace_non_finite
+from fedmpi.storage.folder import RunFolder, line_to_json, replace_non_finite
+from fedmpi.storage.folder_choice import name_next_folder
 from fedmpi.storage.history import join_tables, read_history
 
 
@@ -52,14 +53,14 @@ def test_the_number_of_a_run_folder(tmp_path, monkeypatch, names, fresh, last):
     monkeypatch.chdir(tmp_path)
     for name in names:
         (tmp_path / "runs" / name).mkdir(parents=True)
-    assert choose_folder("some/q.yaml", resume=False) == Path(f"runs/q-{fresh:03d}")
-    assert choose_folder("some/q.yaml", resume=True) == Path(f"runs/q-{last:03d}")
+    assert name_next_folder("some/q.yaml", resume=False) == Path(f"runs/q-{fresh:03d}")
+    assert name_next_folder("some/q.yaml", resume=True) == Path(f"runs/q-{last:03d}")
 
 
 def test_the_name_of_a_configuration_is_no_pattern(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs" / "axb-005").mkdir(parents=True)
-    assert choose_folder("a.b.yaml", resume=False) == Path("runs/a.b-001")
+    assert name_next_folder("a.b.yaml", resume=False) == Path("runs/a.b-001")
 
 
 def test_later_checkpoints_are_renamed_and_nothing_else(folder):

@@ -62,7 +62,7 @@ FAULTS: list[tuple[str, str, str]] = [
     (RUN + "make_failure_logger", "first.endswith(errors.ROUND_GIVEN_UP)", "False"),
     (RUN + "make_failure_logger", "        folder.release()\n", ""),
     (PREPARATION + "choose_engine",
-     "pool.hosted.engine_why = snapshot.extra.get(\"engine_why\", pool.hosted.engine_why)", "pass"),
+     "run.state.engine_why = snapshot.extra.get(\"engine_why\", run.state.engine_why)", "pass"),
     (PREPARATION + "prepare_run", "elif decision.wants_newest:", "else:"),
     (PREPARATION + "choose_engine", "!= pool.hosted.engine.name", "== pool.hosted.engine.name"),
     (PREPARATION + "announce_run", "(counts[1:] == 0)", "(counts == 0)"),
