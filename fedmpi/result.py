@@ -15,7 +15,7 @@ from fedmpi.extras import require_extra
 from fedmpi.faults import choose_attackers, read_attack
 from fedmpi.json_values import JsonObject
 from fedmpi.paths import require_given_path
-from fedmpi.storage import run_status
+from fedmpi.storage import run_files, run_status
 from fedmpi.task import find_task
 
 if TYPE_CHECKING:
@@ -101,8 +101,8 @@ class Result:
     def _metrics(self) -> pd.DataFrame:
         pandas, lines = require_pandas(), run_status.read_metrics(self.folder)
         if not lines:
-            raise BadInput(f"{self.folder / 'metrics.jsonl'} is missing or damaged in its first line; `values` has the "
-                           "measures of the last round")
+            raise BadInput(f"{self.folder / run_files.METRICS} is missing or damaged in its first line; `values` has "
+                           "the measures of the last round")
         return pandas.DataFrame(lines).set_index("round")
 
     @property
@@ -116,7 +116,7 @@ class Result:
     @cached_property
     def _history(self) -> dict[str, np.ndarray]:
         from fedmpi.storage.history import read_history
-        path = self.folder / "history.h5"
+        path = self.folder / run_files.HISTORY
         if not path.exists():
             raise BadInput(f"{path} is missing, and with it the measures of single clients; `values` and `metrics` "
                            "have their means")
@@ -151,7 +151,7 @@ class Result:
             table["attacker"] = table.index.isin(choose_attackers(attack, trained, self.config["seed"]))
         if names := self.values.get("client_names"):
             table.insert(0, "name", names)
-        table = table.assign(**read_client_numbers(self.folder / "clients.csv", len(table)))
+        table = table.assign(**read_client_numbers(self.folder / run_files.CLIENTS, len(table)))
         return table.rename_axis("client")
 
     def clusters(self) -> pd.DataFrame:

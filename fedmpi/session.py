@@ -25,6 +25,8 @@ from fedmpi.run_request import RunRequest
 from fedmpi.slurm.deadline import Deadline, find_deadline
 from fedmpi.slurm.refusal import mark_refusal
 from fedmpi.stop_signals import StopFlag
+from fedmpi.storage import run_files
+from fedmpi.storage.run_end import format_digest, format_end_by_callback, format_saved
 from fedmpi.text import count_words, format_error, print_failure, split_traceback
 
 if TYPE_CHECKING:
@@ -164,7 +166,7 @@ def conduct(world: Transport, context: RankContext, decision: Decision, ends: De
         run.pool.call(OrderPerformer.stop, np.int64(code))
         return code
     except errors.CallbackError as error:
-        progress.note(f"the caller's on_round ended the run after round {run.state.round}: {error.__cause__!r}")
+        progress.note(format_end_by_callback(run.state.round, error.__cause__))
         run.pool.call(OrderPerformer.stop, np.int64(errors.SAVED))
         raise
     # The user's own code may raise the last two.
@@ -197,15 +199,13 @@ def conclude(run: Run) -> int:
                      f"{run.recorder.format_newcomers()}{describe_best(result)}; {result['rounds']} rounds in "
                      f"{format_duration(result['seconds'])} on {count_words(result['ranks'], 'rank')}\n"
                      f"{run.recorder.explain_early_stop()}{run.recorder.describe_absence()}"
-                     f"digest {result['digest'][:16]}  results in {run.recorder.folder.path}"
-                     f"{run.disk_errors.summary()}")
+                     f"{format_digest(result['digest'], run.recorder.folder.path)}{run.disk_errors.summary()}")
     return errors.FINISHED
 
 
 def announce_saved(run: Run) -> int:
     """Say where a run that was stopped early is saved, and how it goes on."""
-    run.progress.say(f"{run.stopped}: saved after round {run.state.round} of {run.config.rounds} in "
-                     f"{run.recorder.folder.path}; start again with --out {run.recorder.folder.path} --resume auto")
+    run.progress.say(format_saved(run.stopped, run.state.round, run.config.rounds, run.recorder.folder.path))
     return errors.SAVED
 
 
@@ -227,7 +227,7 @@ def note_for_rank_0(folder: Path, message: str) -> str:
     """Log in a run's folder why a worker ends the job of a rank 0 that does not answer; return what the terminal should
     say. The folder stays locked, since that rank may be alive."""
     from fedmpi.progress import Progress
-    log = folder / "log.txt"
+    log = folder / run_files.LOG
     # a host that does not see the log must not make another one
     if log.is_file():
         Progress(log, quiet=True).note(message)
@@ -240,7 +240,7 @@ def describe_saved(folder: Path) -> str:
     from fedmpi.storage.listing import list_checkpoints
     # The folder itself may be what failed.
     with suppress(OSError, StorageError):
-        for path in list_checkpoints(folder / "checkpoints"):
+        for path in list_checkpoints(folder / run_files.CHECKPOINTS):
             if path.is_file():
                 return f"\nsaved so far: {path}; continue with --out {folder} --resume auto"
     return ""

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from fedmpi.method import Method
 
 # The traffic of methods is given for a federation of so many clients.
-CLIENTS = 20
-TRAFFIC_UNITS = f"in float32 numbers (P: the model, h: its head), with the default settings and {CLIENTS} clients"
+TABLE_CLIENTS = 20
+TRAFFIC_UNITS = f"in float32 numbers (P: the model, h: its head), with the default settings and {TABLE_CLIENTS} clients"
 # What stands for numbers that are no sum of these.
 UNKNOWN_TRAFFIC = "?"
 # (features, hidden units) of networks: three of them fix the law of a method's traffic, the last one tests it.
@@ -179,7 +179,7 @@ def count_exchanged(cls: type, features: int, hidden: int) -> tuple[int, int, fl
     from fedmpi.models.build import build_model
     from fedmpi.models.nets import MLP
     method = cls().with_model(build_model(MLP(hidden), (features,), "float32", 2, 0))
-    shared, mine = method.init(CLIENTS)
+    shared, mine = method.init(TABLE_CLIENTS)
     up = rehearse_loop(method, shared, mine, torch.zeros(1, features))[1]
     down, up = method.traffic(shared, up)
     return method.model.size, method.model.head.size, down / 4, up / 4

@@ -31,7 +31,7 @@ from fedmpi.models.flat import Model
 from fedmpi.own_code.changes import describe_unknown_code, list_changes, warn_of_changes
 from fedmpi.server.checkpoint_writer import restore_shared
 from fedmpi.server_only import hide_server_only
-from fedmpi.storage import checkpoint
+from fedmpi.storage import checkpoint, run_files
 from fedmpi.storage.atomic import atomic
 from fedmpi.storage.older_versions import refuse_changed_method
 
@@ -198,7 +198,7 @@ def choose_checkpoint(run: Path) -> tuple[Path, list[str]]:
     """Return the checkpoint to take, and what to say of newer ones that are damaged. Raises BadInput."""
     if run.is_file():
         return run, []
-    path, refused = checkpoint.find_newest(run / "checkpoints")
+    path, refused = checkpoint.find_newest(run / run_files.CHECKPOINTS)
     said = [f"refused {why}" for _, why in refused]
     if path is None:
         raise BadInput("\n".join([*said, f"{run} holds no {'good ' * bool(said)}checkpoint; give the folder of a run "

@@ -22,7 +22,7 @@ from fedmpi.json_values import JsonObject
 from fedmpi.own_code.changes import list_changes, warn_of_changes
 from fedmpi.progress import write_stdout
 from fedmpi.session import run_on_all_ranks, share_text
-from fedmpi.storage import run_status
+from fedmpi.storage import run_files, run_status
 from fedmpi.text import format_pairs
 
 # The largest relative difference of losses that rounding explains: it grows from round to round.
@@ -65,7 +65,7 @@ def read_finished_run(run: Path) -> tuple[JsonObject, str, list[JsonObject]]:
         BadInput: if the run is not finished."""
     settings, found = run_status.read_settings(run), run_status.read_outcome(run)
     if not isinstance(settings.get("data", {}), dict):
-        raise BadInput(f"{run / 'config.yaml'} is damaged: data holds no settings")
+        raise BadInput(f"{run / run_files.CONFIG} is damaged: data holds no settings")
     if found.result is None:
         raise BadInput(f"{run} is {found.state}: there is no digest to compare; finish it with --resume auto, or give "
                        "the folder of a finished run")

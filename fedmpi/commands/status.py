@@ -9,7 +9,7 @@ from fedmpi.commands.summary import make_natural_key
 from fedmpi.errors import BadInput
 from fedmpi.json_values import JsonObject
 from fedmpi.paths import describe_unreadable, is_readable
-from fedmpi.storage import run_status
+from fedmpi.storage import run_files, run_status
 from fedmpi.storage.listing import find_saved_round
 from fedmpi.storage.lock import is_run_alive
 from fedmpi.storage.run_end import read_end
@@ -60,7 +60,7 @@ def read_status(runs: list[tuple[str, Path]], planned: Mapping[Path, int] | None
 
 def find_closed(folder: Path) -> Path | None:
     """Return the folder of a run, or that of its checkpoints, if it cannot be looked into, else None."""
-    return next((part for part in (folder, folder / "checkpoints") if not is_readable(part)), None)
+    return next((part for part in (folder, folder / run_files.CHECKPOINTS) if not is_readable(part)), None)
 
 
 def find_runs(paths: list[str]) -> list[tuple[str, Path]]:
@@ -80,7 +80,7 @@ def find_runs(paths: list[str]) -> list[tuple[str, Path]]:
 
 def walk_runs(path: Path, levels: int) -> Iterator[Path]:
     """Yield the run folders at or below a path, so many levels deep, and folders that cannot be looked into."""
-    if not is_readable(path) or (path / "config.yaml").is_file() or is_early_end(path):
+    if not is_readable(path) or (path / run_files.CONFIG).is_file() or is_early_end(path):
         yield path
     elif levels and path.is_dir():
         for entry in path.iterdir():
@@ -91,8 +91,8 @@ def walk_runs(path: Path, levels: int) -> Iterator[Path]:
 
 def is_early_end(path: Path) -> bool:
     """Say whether a run was begun in a folder and ended before it wrote its configuration."""
-    return (path / "log.txt").is_file() and (
-        (path / "lock").exists() or (path / "checkpoints").is_dir() or bool(read_end(path).said))
+    return (path / run_files.LOG).is_file() and (
+        (path / run_files.LOCK).exists() or (path / run_files.CHECKPOINTS).is_dir() or bool(read_end(path).said))
 
 
 def make_unreadable(name: str, folder: Path, closed: Path) -> JsonObject:
@@ -105,7 +105,7 @@ def make_unreadable(name: str, folder: Path, closed: Path) -> JsonObject:
 
 def collect_status(name: str, folder: Path, planned: int | None = None) -> JsonObject:
     """Return what is known of a run; see `read_status`."""
-    rounds, damage = read_planned_rounds(folder) if (folder / "config.yaml").exists() else (planned, "")
+    rounds, damage = read_planned_rounds(folder) if (folder / run_files.CONFIG).exists() else (planned, "")
     if planned and rounds:
         rounds = max(rounds, planned)
     outcome = run_status.read_outcome(folder, planned or 0)
@@ -116,9 +116,9 @@ def collect_status(name: str, folder: Path, planned: int | None = None) -> JsonO
     note = damage or (outcome.said if state in ("stopped", "failed", "killed") else "")
     if state == "silent":
         note = (f"its process is alive, but no round has ended for {format_duration(silence or 0.)}; look at "
-                f"{folder / 'log.txt'}, and at the memory and the disk of its nodes")
+                f"{folder / run_files.LOG}, and at the memory and the disk of its nodes")
     elif state == "stopped" and not note:
-        note = f"it is not known how it ended, since {folder / 'log.txt'} does not say so"
+        note = f"it is not known how it ended, since {folder / run_files.LOG} does not say so"
     elif state == "killed":
         note += "; --resume auto " + ("begins anew" if saved is None else f"continues after round {saved}")
     return {"run": name, "folder": str(folder), "state": state, "round": outcome.round, "rounds": rounds,
@@ -149,7 +149,7 @@ def read_planned_rounds(folder: Path) -> tuple[int | None, str]:
         rounds = run_status.read_settings(folder).get("rounds")
     except BadInput as error:
         return None, str(error)
-    return (rounds, "") if isinstance(rounds, int) else (None, f"{folder / 'config.yaml'} names no rounds")
+    return (rounds, "") if isinstance(rounds, int) else (None, f"{folder / run_files.CONFIG} names no rounds")
 
 
 def compute_seconds_per_round(lines: list[JsonObject]) -> float | None:
@@ -162,6 +162,6 @@ def compute_seconds_per_round(lines: list[JsonObject]) -> float | None:
 
 def compute_seconds_since_sign(folder: Path) -> float | None:
     """Return the seconds since a run last wrote to its records or its log; None if it wrote neither."""
-    paths = [folder / "metrics.jsonl", folder / "log.txt"]
+    paths = [folder / run_files.METRICS, folder / run_files.LOG]
     written = [path.stat().st_mtime for path in paths if path.is_file()]
     return max(0., time.time() - max(written)) if written else None

@@ -5,11 +5,11 @@ import re
 from pathlib import Path
 
 from fedmpi.errors import BadInput
-from fedmpi.storage import run_status
+from fedmpi.storage import run_files, run_status
 from fedmpi.text import format_columns
 
 # text files that no job has printed
-OTHER_LOGS = ("log.txt", "summary.txt")
+OTHER_LOGS = (run_files.LOG, "summary.txt")
 
 
 def summarise_runs(folder: str | Path) -> str:

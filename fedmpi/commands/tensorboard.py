@@ -12,7 +12,7 @@ from pathlib import Path
 
 from fedmpi.extras import require_extra_of_command
 from fedmpi.json_values import JsonObject
-from fedmpi.storage import run_status
+from fedmpi.storage import run_files, run_status
 from fedmpi.storage.atomic import report_failed_writes
 
 EVENTS_FOLDER = "tensorboard"
@@ -56,7 +56,7 @@ def import_event_writer() -> type:
 
 def find_start_time(folder: Path) -> float:
     """Return when a run would have begun if it had not been interrupted since, in seconds since 1970."""
-    path, lines = folder / "metrics.jsonl", run_status.read_metrics(folder)
+    path, lines = folder / run_files.METRICS, run_status.read_metrics(folder)
     return path.stat().st_mtime - (lines[-1].get("seconds") or 0.) if lines else 0.
 
 

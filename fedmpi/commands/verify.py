@@ -31,6 +31,7 @@ from fedmpi.progress import write_stdout
 from fedmpi.ranks import gather_objects, read_package_version
 from fedmpi.run_request import RunRequest
 from fedmpi.session import lead_command, run_on_all_ranks, serve_as_worker, share_text
+from fedmpi.storage import run_files
 from fedmpi.storage.atomic import atomic, describe_reason
 from fedmpi.text import format_columns, format_pairs, format_spans
 
@@ -41,11 +42,12 @@ DIGITS = 16
 LOSS_ROUNDING = 1e-4
 KNOWN, CLOSE, WRONG, UNKNOWN = "known", "agrees within rounding", "WRONG", "not published"
 
-CONFIG: JsonObject = {"rounds": 3, "seed": 1, "device": "cpu", "threads": 1, "comm": {"timeout": 0},
-          "data": {"clients": 10, "partition": {"name": "dirichlet", "beta": .3}},
-          "model": {"name": "mlp", "hidden": 32}, "train": {"lr": .05, "steps": 8, "participation": .7},
-          "evaluate": {"every": 0, "after_training": "off"}, "checkpoint": {"every": 0}}
-# what configs/quickstart.yaml says, in place of CONFIG's data, model and training
+CASE_SETTINGS: JsonObject = {
+    "rounds": 3, "seed": 1, "device": "cpu", "threads": 1, "comm": {"timeout": 0},
+    "data": {"clients": 10, "partition": {"name": "dirichlet", "beta": .3}}, "model": {"name": "mlp", "hidden": 32},
+    "train": {"lr": .05, "steps": 8, "participation": .7}, "evaluate": {"every": 0, "after_training": "off"},
+    "checkpoint": {"every": 0}}
+# what configs/quickstart.yaml says, in place of CASE_SETTINGS' data, model and training
 QUICKSTART = ["rounds=100", "seed=0", "data.clients=40", "data.fraction=.5", "model.hidden=64",
               "data.partition={name: pathological, classes_per_client: 3}", "method={name: fedmhc, M: 4, lam: 2}",
               "train={lr: .1, batch: 10, epochs: 2, steps: null, participation: 1}"]
@@ -86,7 +88,7 @@ def verify_machine(world: Transport, folder: str, add: bool = False) -> int:
     """Perform the runs, print what is thought of each, and with `add` publish them."""
     here = describe_environment()
     refuse_others(world, here)
-    with make_workplace(world, folder, CONFIG) as place:
+    with make_workplace(world, folder, CASE_SETTINGS) as place:
         ended = {name: perform(world, place, name, words) for name, words in RUNS.items()}
         again = perform(world, place, "again", next(iter(RUNS.values())))
     code: int = errors.FINISHED
@@ -173,7 +175,7 @@ def perform(world: Transport, place: Path, name: str, words: list[str]) -> Final
         raise FedmpiError(f"run {name} of the verification ended with {code}; what it said stands above")
     if world.rank:
         return FinalValues("", 0.)
-    result = json.loads((place / name / "result.json").read_text())
+    result = json.loads((place / name / run_files.RESULT).read_text())
     return FinalValues(result["digest"][:DIGITS], result["loss"])
 
 

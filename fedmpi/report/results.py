@@ -16,7 +16,7 @@ from fedmpi.config.evaluation import NEW_CLIENTS_ENDING
 from fedmpi.errors import BadInput, StorageError
 from fedmpi.faults import choose_attackers, read_attack
 from fedmpi.json_values import JsonObject, flatten_settings
-from fedmpi.storage import run_status
+from fedmpi.storage import run_files, run_status
 from fedmpi.storage.changed_settings import is_among, is_free
 from fedmpi.storage.history import read_history
 from fedmpi.storage.run_status import AT_BEST_VALIDATION, BEST_ON
@@ -71,7 +71,7 @@ class ReportRun:
         """Every measure by round and client, see `history.read_history`; {} if the file is missing, damaged, or cannot
         be read now."""
         try:
-            return read_history(self.folder / "history.h5")
+            return read_history(self.folder / run_files.HISTORY)
         except (DamagedFile, StorageError):
             return {}
 
@@ -205,7 +205,7 @@ def collect_folder_results(folders: list[Path]) -> Results:
                if name.startswith(METHOD) and any(o.get(name) != values.get(name) for o in alike)]
         row = find_title(values.get("method.name", "?")) + (f" ({list_settings(values, own, METHOD)})" if own else "")
         column = list_settings(values, [name for name in differ if not name.startswith(METHOD)]) or "result"
-        again = shlex.join(["fedmpi", "run", str(folder / "config.yaml")])
+        again = shlex.join(["fedmpi", "run", str(folder / run_files.CONFIG)])
         run = ReportRun(row, column, values.get("seed", 0), folder, 0, again)
         other = taken.setdefault((row, column, run.seed), folder)
         if other != folder:

@@ -30,7 +30,7 @@ from fedmpi.config.old_names import rename_settings
 from fedmpi.errors import StorageError
 from fedmpi.json_values import JsonObject
 from fedmpi.storage.atomic import atomic, report_failed_writes
-from fedmpi.storage.listing import list_checkpoints, match_files
+from fedmpi.storage.listing import PART_NAMES, list_checkpoints, match_files, name_checkpoint
 from fedmpi.storage.seal import DamagedFile, open_regular, read_seal, refuse_damage, report_faulty_disk
 from fedmpi.storage.sealed import READ_BACK_BYTES, RowsSpec, SealedFile, require_numeric, write_sealed
 
@@ -73,7 +73,7 @@ def write_checkpoint(folder: Path, snapshot: Snapshot, pieces: Iterable[dict[str
         pieces: consecutive blocks of rows in the order of `snapshot.ids`: Mine field name -> (k, *shape).
 
     Raises StorageError if the disk is full, read-only or faulty; earlier checkpoints stay."""
-    path = Path(folder) / f"round-{snapshot.round:06d}.h5"
+    path = Path(folder) / name_checkpoint(snapshot.round)
     blocks = iter(pieces)
     first = next(blocks, {})
     count = len(snapshot.ids)
@@ -177,7 +177,7 @@ def delete_old_checkpoints(folder: Path, keep: int, written: Path | None = None)
     go = [path for path in sealed if path not in stay]
     if go and not any(map(is_sound_checkpoint, stay)):
         go = []
-    for path in [*go, *match_files(Path(folder), "round-*.part")]:
+    for path in [*go, *match_files(Path(folder), PART_NAMES)]:
         with report_failed_writes(path):
             path.unlink()
 

@@ -1,13 +1,4 @@
-"""The run folder: which process may write in it (`lock`), and the small files that a run leaves there.
-
-    config.yaml    the resolved configuration
-    clients.csv    what each client holds, see fedmpi.data.client_table
-    metrics.jsonl  one line per round
-    history.h5     the measures of each client in each evaluated round, see fedmpi.storage.history
-    checkpoints/   see fedmpi.storage.checkpoint
-    log.txt        what the run said
-    result.json    written last: the run is done
-"""
+"""The run folder: which process may write in it, and the small files that a run leaves there, see run_files.py."""
 from __future__ import annotations
 
 import json
@@ -23,15 +14,14 @@ import yaml
 from fedmpi.errors import BadInput, FedmpiError, StorageError
 from fedmpi.json_values import JsonObject
 from fedmpi.paths import is_wrong_path, shorten_path, write_text
+from fedmpi.storage import run_files
 from fedmpi.storage.atomic import atomic, describe_reason, report_failed_writes
 from fedmpi.storage.background import BackgroundWrite
 from fedmpi.storage.history import History
-from fedmpi.storage.listing import holds_checkpoint, list_checkpoints, match_files, parse_round
+from fedmpi.storage.listing import ASIDE_NAMES, holds_checkpoint, list_checkpoints, match_files, parse_round
 from fedmpi.storage.lock import Lock
 from fedmpi.storage.run_status import holds_begun_run
 
-# The files that are written as a whole, or grow by a line.
-SMALL_FILES = ("config.yaml", "clients.csv", "metrics.jsonl", "result.json")
 # So many checkpoints that were set aside stay, or those of the last time if these are more, so that a job that is
 # restarted on a bad disk does not fill it.
 MOST_SET_ASIDE = 5
@@ -43,11 +33,11 @@ class RunFolder:
     def __init__(self, path: Path, lock: Lock, new: bool = False):
         # new: this start has made the folder
         self.path, self.lock, self.new = path, lock, new
-        self.checkpoints = path / "checkpoints"
-        self.log_path = path / "log.txt"
+        self.checkpoints = path / run_files.CHECKPOINTS
+        self.log_path = path / run_files.LOG
         # says whose lock was inherited and why; None: nobody's
         self.taken_over = lock.taken_over
-        self.history = History(path / "history.h5")
+        self.history = History(path / run_files.HISTORY)
         # whether metrics.jsonl lacks lines, or ends in half of one
         self.behind = False
         # what is written while training goes on
@@ -98,7 +88,7 @@ class RunFolder:
 
         The log may be a device, such as /dev/null. It is not a link to another file, whose owner may not want its
         lines: only the log is written to where it lies, all others are replaced."""
-        for path in (self.log_path, self.history.path, *map(self.path.joinpath, SMALL_FILES)):
+        for path in (self.log_path, self.history.path, *map(self.path.joinpath, run_files.SMALL_FILES)):
             if not os.path.lexists(path):
                 continue
             mode = path.stat().st_mode if path.exists() else 0
@@ -115,9 +105,9 @@ class RunFolder:
 
         The log is the first file that a run leaves; what has a result or a checkpoint but no log is a run that was
         copied without it."""
-        if self.log_path.exists() or (self.path / "result.json").exists() or holds_checkpoint(self.path):
+        if self.log_path.exists() or (self.path / run_files.RESULT).exists() or holds_checkpoint(self.path):
             return
-        found = [path for path in (self.history.path, *map(self.path.joinpath, SMALL_FILES)) if path.exists()]
+        found = [path for path in (self.history.path, *map(self.path.joinpath, run_files.SMALL_FILES)) if path.exists()]
         if found:
             raise BadInput(f"{shorten_path(found[0])} is there, but nothing else of a run, and the run would replace "
                            "it; choose another --out, or move the file away")
@@ -172,11 +162,11 @@ class RunFolder:
 
     def store_config(self, plain: JsonObject) -> None:
         """Write config.yaml."""
-        self.replace("config.yaml", yaml.safe_dump(plain, sort_keys=False))
+        self.replace(run_files.CONFIG, yaml.safe_dump(plain, sort_keys=False))
 
     def store_clients(self, table: str) -> None:
         """Write clients.csv."""
-        self.replace("clients.csv", table)
+        self.replace(run_files.CLIENTS, table)
 
     def append_metrics(self, lines: list[JsonObject]) -> None:
         """Add the last of `lines` to metrics.jsonl, or all where an earlier one could not be written.
@@ -186,7 +176,7 @@ class RunFolder:
             return self.rewrite_metrics(lines)
         self.behind = True
         self.check_lock()
-        path = self.path / "metrics.jsonl"
+        path = self.path / run_files.METRICS
         with report_failed_writes(path), open(path, "a", opener=open_at_once) as file:
             file.write(line_to_json(lines[-1]) + "\n")
         self.behind = False
@@ -197,7 +187,7 @@ class RunFolder:
 
     def rewrite_metrics(self, lines: list[JsonObject]) -> None:
         """Leave only `lines` in metrics.jsonl: after a restart, those that the checkpoint holds."""
-        self.replace("metrics.jsonl", "".join(line_to_json(line) + "\n" for line in lines))
+        self.replace(run_files.METRICS, "".join(line_to_json(line) + "\n" for line in lines))
         self.behind = False
 
     def finish(self, result: JsonObject, lines: list[JsonObject]) -> None:
@@ -206,11 +196,11 @@ class RunFolder:
             self.rewrite_metrics(lines)
         self.save_history()
         self.history.merge()
-        self.replace("result.json", line_to_json(result, indent=1) + "\n")
+        self.replace(run_files.RESULT, line_to_json(result, indent=1) + "\n")
 
     def remove_result(self) -> None:
         """Remove the mark that the run is done."""
-        path = self.path / "result.json"
+        path = self.path / run_files.RESULT
         with report_failed_writes(path):
             path.unlink(missing_ok=True)
 
@@ -241,7 +231,7 @@ class RunFolder:
         for path, name in zip(later, names, strict=True):
             with report_failed_writes(path):
                 os.replace(path, path.with_name(name))
-        before = sorted((path for path in match_files(self.checkpoints, "aside-round-*.h5") if path.name not in names),
+        before = sorted((path for path in match_files(self.checkpoints, ASIDE_NAMES) if path.name not in names),
                         key=lambda path: path.lstat().st_mtime)
         go = before[:max(0, len(before) + len(names) - MOST_SET_ASIDE)]
         for path in go:
@@ -262,13 +252,13 @@ class RunFolder:
 
 def holds_run(path: Path) -> bool:
     """Say whether a run has left its configuration, result or checkpoints in a folder."""
-    return (path / "result.json").exists() or holds_begun_run(path)
+    return (path / run_files.RESULT).exists() or holds_begun_run(path)
 
 
 def refuse_file_of_run(path: Path) -> None:
     """Raise BadInput if a file that was given as a job is one that a run has left: its folder was meant."""
-    folder, names = path.parent, (*SMALL_FILES, "history.h5", "log.txt")
-    if path.name in names and ((folder / "log.txt").exists() or (folder / "result.json").exists()):
+    folder, names = path.parent, (*run_files.SMALL_FILES, run_files.HISTORY, run_files.LOG)
+    if path.name in names and ((folder / run_files.LOG).exists() or (folder / run_files.RESULT).exists()):
         raise BadInput(f"{path} is a file of a run, not a job; give the folder of the run, {folder}")
 
 

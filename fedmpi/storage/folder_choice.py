@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 from fedmpi.errors import BadInput
-from fedmpi.storage import checkpoint
+from fedmpi.storage import checkpoint, run_files
 from fedmpi.storage.folder import RunFolder, holds_run
 from fedmpi.storage.listing import holds_checkpoint
 
@@ -53,8 +53,9 @@ def name_next_folder(config_path: str | Path, resume: bool) -> Path:
     """Return runs/STEM-001, or the first number after all existing ones. To resume, return the folder of the run that
     wrote the configuration, or else the last existing one that a run has left more than its log in, if there is one."""
     given, stem = Path(config_path), Path(config_path).stem
-    if resume and given.name == "config.yaml" and (given.parent / "log.txt").exists() and holds_run(given.parent):
-        return given.parent
+    beside = given.parent
+    if resume and given.name == run_files.CONFIG and (beside / run_files.LOG).exists() and holds_run(beside):
+        return beside
     found = [(int(match[1]), path) for path in Path("runs").glob("*")
              if (match := re.fullmatch(re.escape(stem) + r"-(\d{3,})", path.name))]
     begun = [(number, path) for number, path in found if resume and holds_run(path)]
@@ -73,7 +74,7 @@ def find_run_above(checkpoints: Path) -> Path | None:
     """Return the run folder whose checkpoints lie in a folder, None if it is not that of a run."""
     if not checkpoints.name:
         checkpoints = checkpoints.absolute()
-    return checkpoints.parent if checkpoints.name == "checkpoints" and holds_run(checkpoints.parent) else None
+    return checkpoints.parent if checkpoints.name == run_files.CHECKPOINTS and holds_run(checkpoints.parent) else None
 
 
 def continues_run(path: Path, resume: str | None) -> bool:
@@ -82,9 +83,9 @@ def continues_run(path: Path, resume: str | None) -> bool:
     Else another run's checkpoint would overwrite the run."""
     if resume is None or resume == NEWEST_CHECKPOINT:
         return resume is not None
-    if not (holds_checkpoint(path) or os.path.lexists(path / "result.json")):
+    if not (holds_checkpoint(path) or os.path.lexists(path / run_files.RESULT)):
         return True
-    return os.path.realpath(Path(resume).parent) == os.path.realpath(path / "checkpoints")
+    return os.path.realpath(Path(resume).parent) == os.path.realpath(path / run_files.CHECKPOINTS)
 
 
 def find_resume_checkpoint(folder: RunFolder, resume: str | None) -> tuple[Path | None, list[str]]:

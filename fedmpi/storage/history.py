@@ -17,6 +17,7 @@ from typing import NamedTuple
 import h5py
 import numpy as np
 
+from fedmpi.storage import run_files
 from fedmpi.storage.atomic import atomic, refuse_special, report_failed_writes
 from fedmpi.storage.listing import match_files
 from fedmpi.storage.seal import DamagedFile, Flaw, is_plain_hdf5, refuse_damage, report_faulty_disk
@@ -169,7 +170,7 @@ def list_parts(path: Path) -> list[Path]:
 
 def make_aside_name(path: Path) -> str:
     """Return the name that a part of a damaged history gets, beside history.h5."""
-    return "history-damaged.h5" if path.name == "history.h5" else f"history-damaged-{path.name}"
+    return "history-damaged.h5" if path.name == run_files.HISTORY else f"history-damaged-{path.name}"
 
 
 def write_part(part: Part) -> None:

@@ -9,10 +9,12 @@ import re
 from pathlib import Path
 
 from fedmpi.errors import StorageError
+from fedmpi.storage import run_files
 from fedmpi.storage.atomic import describe_reason
 from fedmpi.storage.seal import suggest_remedy
 
-CHECKPOINT_NAMES = "round-*.h5"
+# checkpoints; those that are not whole yet; those after the round from which the run went on anew
+CHECKPOINT_NAMES, PART_NAMES, ASIDE_NAMES = "round-*.h5", "round-*.part", "aside-round-*.h5"
 
 
 def match_files(folder: Path, pattern: str) -> list[Path]:
@@ -37,9 +39,14 @@ def list_checkpoints(folder: Path) -> list[Path]:
 def holds_checkpoint(folder: Path) -> bool:
     """Say whether a run has left a checkpoint in its folder, whole or not; also if that cannot be known."""
     try:
-        return bool(list_checkpoints(folder / "checkpoints"))
+        return bool(list_checkpoints(folder / run_files.CHECKPOINTS))
     except StorageError:
         return True
+
+
+def name_checkpoint(round: int) -> str:
+    """Return the name of the checkpoint of a round."""
+    return f"round-{round:06d}.h5"
 
 
 def parse_round(path: Path) -> int:
@@ -51,5 +58,5 @@ def parse_round(path: Path) -> int:
 def find_saved_round(folder: Path) -> int | None:
     """Return the round of a run's newest checkpoint; None if there is none. Raises StorageError if the folder of its
     checkpoints cannot be listed."""
-    rounds = map(parse_round, list_checkpoints(folder / "checkpoints"))
+    rounds = map(parse_round, list_checkpoints(folder / run_files.CHECKPOINTS))
     return max((round for round in rounds if round >= 0), default=None)

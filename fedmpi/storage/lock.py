@@ -21,6 +21,7 @@ from pathlib import Path
 from fedmpi.errors import BadInput, FolderInUse
 from fedmpi.json_values import JsonObject
 from fedmpi.slurm.job import SlurmJob, has_ended
+from fedmpi.storage import run_files
 
 # How a lock says since when it is held; log.txt stamps its lines alike.
 TIME_FORMAT = "%Y-%m-%d %H:%M:%S"
@@ -37,7 +38,7 @@ class Lock:
     """The lock of a folder. Raises BadInput when somebody else holds it, OSError when none can be made."""
 
     def __init__(self, folder: Path):
-        self.path, self.me, self.ended = folder / "lock", describe_this_process(), threading.Event()
+        self.path, self.me, self.ended = folder / run_files.LOCK, describe_this_process(), threading.Event()
         # says whose lock was inherited and why; None: nobody's
         self.taken_over = take_lock(self.path, self.me)
         threading.Thread(target=self.beat, daemon=True).start()
@@ -71,7 +72,7 @@ def describe_dead_holder(folder: Path) -> str | None:
 
     Returns:
         "" if the holder may live; None if there is no lock, or none that can be read"""
-    path = folder / "lock"
+    path = folder / run_files.LOCK
     try:
         if not is_lock(path):
             return None
@@ -175,7 +176,7 @@ def find_why_dead(holder: JsonObject, me: JsonObject, silence: float) -> str | N
 def read_begin(folder: Path) -> str:
     """Return since when the lock of a folder is held, in TIME_FORMAT; "" if it does not tell."""
     with suppress(OSError):
-        return str(read_holder(folder / "lock").get("since", ""))
+        return str(read_holder(folder / run_files.LOCK).get("since", ""))
     return ""
 
 

@@ -17,6 +17,7 @@ from fedmpi.errors import FINISHED, SAVED, BadInput
 from fedmpi.json_values import Json, JsonObject, flatten_settings
 from fedmpi.own_code.changes import describe_accepted
 from fedmpi.paths import describe_unreadable, is_readable
+from fedmpi.storage import run_files
 from fedmpi.storage.job_log import ENDED, LAUNCHER_SAID, STARTED, find_blame, find_job_log, read_job_log
 from fedmpi.storage.listing import holds_checkpoint
 from fedmpi.storage.lock import is_run_alive
@@ -111,7 +112,7 @@ def read_outcome(folder: Path, rounds: int = 0) -> Outcome:
     end = End() if result or job.starts and not job.printed.strip() else read_end(folder)
     alive = not result and is_run_alive(folder)
     ended_otherwise = not STARTED.fullmatch(job.last) if alive else end.state and end.said not in job.printed
-    if ended_otherwise and is_newer(folder / "log.txt", find_job_log(folder)):
+    if ended_otherwise and is_newer(folder / run_files.LOG, find_job_log(folder)):
         # A start by hand, which the job's file does not know of, went on after a failure.
         job = job._replace(printed="", last="")
     code = ENDED.match(job.last)
@@ -149,12 +150,12 @@ def is_newer(path: Path, than: Path) -> bool:
 
 def holds_begun_run(folder: Path) -> bool:
     """Say whether a run has begun in a folder: it has left its settings or a checkpoint."""
-    return (folder / "config.yaml").exists() or holds_checkpoint(folder)
+    return (folder / run_files.CONFIG).exists() or holds_checkpoint(folder)
 
 
 def read_result(folder: Path) -> JsonObject | None:
     """Return the result of a run, None before there is one. Raises BadInput where it is damaged."""
-    path = folder / "result.json"
+    path = folder / run_files.RESULT
     if not os.path.lexists(path):
         return None
     try:
@@ -207,7 +208,7 @@ def read_metrics(folder: Path) -> list[JsonObject]:
     """Return the rounds so far, up to the first line that is half written or damaged."""
     lines: list[JsonObject] = []
     try:
-        with open_regular(folder / "metrics.jsonl") as file:
+        with open_regular(folder / run_files.METRICS) as file:
             texts = file.read().decode(errors="replace").splitlines()
     except (OSError, Flaw):
         return []
@@ -254,7 +255,7 @@ def list_evaluated(lines: list[JsonObject]) -> list[JsonObject]:
 
 def read_settings(folder: Path) -> JsonObject:
     """Return the settings of a run as nested mappings. Raises BadInput where the folder holds no run."""
-    path = folder / "config.yaml"
+    path = folder / run_files.CONFIG
     try:
         values = parse_yaml(read_yaml(path))
     except (OSError, ValueError) as error:

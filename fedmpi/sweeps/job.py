@@ -42,7 +42,7 @@ from fedmpi.json_values import JsonObject
 from fedmpi.paths import is_readable
 from fedmpi.settings import make_settings, shorten_value
 from fedmpi.shipped import find_shipped, name_hint
-from fedmpi.storage import changed_settings, run_status
+from fedmpi.storage import changed_settings, run_files, run_status
 from fedmpi.storage.folder import refuse_file_of_run
 from fedmpi.storage.run_status import AT_BEST_VALIDATION
 from fedmpi.sweeps import equal
@@ -259,7 +259,7 @@ def expand(job: SweepJob, path: str | Path, out: Path, scale: str | None) -> lis
 
 def refuse_other(run: PlannedRun) -> None:
     """Raise BadInput if the folder of a run holds a run with other settings, or with settings that cannot be read."""
-    if not is_readable(run.folder) or not (run.folder / "config.yaml").exists():
+    if not is_readable(run.folder) or not (run.folder / run_files.CONFIG).exists():
         return
     try:
         there = run_status.read_settings(run.folder)

@@ -115,7 +115,7 @@ def test_what_the_bits_of_a_run_depend_on():
 def test_every_run_has_the_settings_that_decide_its_hash():
     for words in verify.RUNS.values():
         if words is not verify.QUICKSTART:
-            settings = flatten_settings(apply_overrides(copy.deepcopy(verify.CONFIG), words))
+            settings = flatten_settings(apply_overrides(copy.deepcopy(verify.CASE_SETTINGS), words))
             assert (settings["rounds"], settings["seed"], settings["device"], settings["threads"]) == (3, 1, "cpu", 1)
 
 
@@ -191,7 +191,7 @@ def test_ranks_of_several_kinds_and_folders_that_cannot_be_had_are_refused(tmp_p
     for place, said in ((tmp_path, "ranks 1 do not see .*; name a folder that all nodes share with --folder"),
                         (tmp_path / "nowhere", "nothing can be written in .*nowhere .No such file.*; name another "
                                                "folder")):
-        with pytest.raises(BadInput, match=said), verify.make_workplace(Solo(), str(place), verify.CONFIG):
+        with pytest.raises(BadInput, match=said), verify.make_workplace(Solo(), str(place), verify.CASE_SETTINGS):
             pass
     assert not list(tmp_path.iterdir())
 
@@ -207,7 +207,7 @@ def test_what_is_published_is_in_the_documentation():
 
 def test_the_quickstart_is_the_one_of_its_file():
     here, there = (flatten_settings(schema.to_plain(loaded)) for loaded in (
-        schema.resolve(apply_overrides(copy.deepcopy(verify.CONFIG), verify.QUICKSTART)),
+        schema.resolve(apply_overrides(copy.deepcopy(verify.CASE_SETTINGS), verify.QUICKSTART)),
         schema.load_config(ROOT / "configs" / "quickstart.yaml")))
     assert [name for name in there if here[name] != there[name] and not changed_settings.is_free(name)] == []
 

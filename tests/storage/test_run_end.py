@@ -10,11 +10,12 @@ import pytest
 
 from fedmpi.storage import lock, run_end
 from fedmpi.storage.lock import Lock, describe_dead_holder, is_run_alive
-from fedmpi.storage.run_end import End, read_end
+from fedmpi.storage.run_end import End, format_digest, format_end_by_callback, format_saved, read_end
 from fedmpi.storage.run_status import read_outcome
 
 BEGUN = "fedmpi 0.2.0: FedAvg weights=samples on digits"
-SAVED = "asked to stop: saved after round 3 of 9 in r; start again with --out r --resume auto"
+SAVED = format_saved("asked to stop", 3, 9, Path("r"))
+ENDED, DIGEST = format_end_by_callback(2, ValueError("x")), format_digest(64 * "a", Path("r"))
 FAILED = "fedmpi: client 3, round 4 (rank 1 of 2 on n1): no"
 GIVEN_UP = "fedmpi: client 3, round 4 (rank 1 of 2 on n1): asked to stop more than 90 s ago: the round is given up"
 START, NOBODY = "job 7: start 1 on n1: c.yaml seed=1\n", 2**22 + 1
@@ -41,9 +42,7 @@ def leave_lock(folder: Path, **changed) -> str:
     ((BEGUN, FAILED, "Traceback (most recent call last):", "fedmpi.errors.FedmpiError: no"), End("failed", FAILED)),
     ((BEGUN, GIVEN_UP), End("unfinished", GIVEN_UP)), ((BEGUN, FAILED, BEGUN, "round 1"), End()),
     ((BEGUN, FAILED, BEGUN, SAVED), End("unfinished", SAVED)), ((BEGUN, SAVED, BEGUN, FAILED), End("failed", FAILED)),
-    ((BEGUN, "the caller's on_round ended the run after round 2: x"),
-     End("unfinished", "the caller's on_round ended the run after round 2: x")),
-    ((BEGUN, "digest 0123456789abcdef  results in r"), End("unfinished", "digest 0123456789abcdef  results in r")),
+    ((BEGUN, ENDED), End("unfinished", ENDED)), ((BEGUN, DIGEST), End("unfinished", DIGEST)),
     (("fedmpi 0.1.0.dev3+g12: Ditto", FAILED), End("failed", FAILED)), (("says fedmpi: nothing",), End())])
 def test_the_last_words_of_the_last_start_count(tmp_path, lines, end):
     assert read_end(write_log(tmp_path / "r", *lines)) == end
