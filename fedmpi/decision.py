@@ -31,6 +31,7 @@ from fedmpi.paths import refuse_wrong_paths
 from fedmpi.progress import Progress
 from fedmpi.run_request import RunRequest
 from fedmpi.server.client_selection import ClientSelector, make_client_selector
+from fedmpi.slurm.deadline import Deadline, find_deadline
 from fedmpi.storage import changed_settings, checkpoint
 from fedmpi.storage.folder import RunFolder
 from fedmpi.storage.folder_choice import NEWEST_CHECKPOINT, claim_folder, find_resume_checkpoint, pick_folder
@@ -48,6 +49,8 @@ class Decision:
     folder: RunFolder
     # what every rank is told
     start: JsonObject
+    # when this start of the run has to stop
+    deadline: Deadline
     # the fingerprint of the user's own code, and its changes since the checkpoint that the user accepted
     own_code: Fingerprint
     accepted: list[CodeChange] = field(default_factory=list)
@@ -66,11 +69,12 @@ def decide(request: RunRequest, world: Transport) -> Decision:
     Raises:
         BadInput: if it cannot be run.
         AlreadyFinished: if its folder holds its result, and no checkpoint."""
+    deadline = find_deadline(request.time_limit)
     config, plain = read_configuration(request)
     refuse_cuda_aware(config.comm.cuda_aware, world)
     folder = claim_folder(request.source, request.out, request.resume)
     try:
-        decision = decide_in_folder(folder, config, plain, world)
+        decision = decide_in_folder(folder, config, plain, world, deadline)
         find_start(decision, request)
     except BaseException as error:
         logged = log_cause(folder, error) if isinstance(error, FaultyCode) else None
@@ -94,7 +98,8 @@ def read_configuration(request: RunRequest) -> tuple[Config, JsonObject]:
         raise log_early_cause(pick_folder(request.source, request.out, request.resume), error) from error.__cause__
 
 
-def decide_in_folder(folder: RunFolder, config: Config, plain: JsonObject, world: Transport) -> Decision:
+def decide_in_folder(folder: RunFolder, config: Config, plain: JsonObject, world: Transport,
+                     deadline: Deadline) -> Decision:
     """Prepare the federation, and return the decision for a run from its beginning. Raises BadInput if the
     configuration does not suit the federation, the method or the machine.
 
@@ -111,7 +116,7 @@ def decide_in_folder(folder: RunFolder, config: Config, plain: JsonObject, world
         try_measures(config.evaluate.measures, federation.classes, federation.task)
     start = {"version": __version__, "config": plain, "federation": str(federation.path),
              "fingerprint": federation.fingerprint, "own_code": own_code}
-    return Decision(config, federation, method, client_selector, folder, start, own_code)
+    return Decision(config, federation, method, client_selector, folder, start, deadline, own_code)
 
 
 def find_start(decision: Decision, request: RunRequest) -> None:

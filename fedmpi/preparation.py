@@ -30,7 +30,6 @@ from fedmpi.server.round_recorder import RoundRecorder
 from fedmpi.server.rounds import Run
 from fedmpi.server.run_state import RunState
 from fedmpi.settings import list_setting_names
-from fedmpi.slurm.deadline import Deadline
 from fedmpi.storage import changed_settings
 from fedmpi.storage.checkpoint import Snapshot
 from fedmpi.storage.lock import TIME_FORMAT
@@ -39,10 +38,10 @@ from fedmpi.text import count_words, format_range, format_spans, shorten_list
 
 
 def prepare_run(parts: Parts, decision: Decision, progress: Progress, stop: Callable[[], bool],
-                deadline: Deadline, on_round: RoundCallback = None) -> Run:
+                on_round: RoundCallback = None) -> Run:
     """Make rank 0's Run, fresh or restored from the checkpoint, ready for its next round; see Run for the arguments."""
     clients = format_client_table(parts.federation)
-    run = make_run(parts, decision, progress, stop, deadline, on_round)
+    run = make_run(parts, decision, progress, stop, on_round)
     announce_run(run, parts, decision)
     if decision.snapshot and decision.resume:
         run.checkpoints.restore(decision.resume.resolve(), decision.snapshot)
@@ -63,7 +62,7 @@ def prepare_run(parts: Parts, decision: Decision, progress: Progress, stop: Call
     return run
 
 
-def make_run(parts: Parts, decision: Decision, progress: Progress, stop: Callable[[], bool], deadline: Deadline,
+def make_run(parts: Parts, decision: Decision, progress: Progress, stop: Callable[[], bool],
              on_round: RoundCallback) -> Run:
     """Return rank 0's Run before its first round."""
     config, pool, federation, folder = parts.config, parts.pool, parts.federation, decision.folder
@@ -86,8 +85,8 @@ def make_run(parts: Parts, decision: Decision, progress: Progress, stop: Callabl
         config=config, pool=pool, federation=federation, folder=folder, progress=progress, state=state, gpus=gpus,
         facts=selector.describe_files())
     return Run(config=config, hooks=hooks, pool=pool, federation=federation, progress=progress, state=state,
-               stopping=stop, pace=pace, deadline=deadline, disk_errors=disk_errors, recorder=recorder,
-               checkpoints=checkpoints, on_round=on_round)
+               stopping=stop, pace=pace, client_selector=selector, deadline=decision.deadline, disk_errors=disk_errors,
+               recorder=recorder, checkpoints=checkpoints, on_round=on_round)
 
 
 def begin_records(run: Run, decision: Decision) -> None:
@@ -169,7 +168,7 @@ def announce_run(run: Run, parts: Parts, decision: Decision) -> None:
         f"pid {os.getpid()} on {world.host}; run folder {decision.folder.path}")
     if world.size > 1:
         run.progress.say(format_hosts(parts.places))
-    for line in run.recorder.client_selector.describe_clients():
+    for line in run.client_selector.describe_clients():
         run.progress.say(line)
     if config.attack:
         attack = format_spans(np.flatnonzero(~run.recorder.honest).tolist())

@@ -36,7 +36,7 @@ from fedmpi.paths import require_given_path, require_path
 from fedmpi.process_state import handle_signals, isolate_computation, restore_signals
 from fedmpi.result import Result, require_pandas
 from fedmpi.run_request import RunRequest
-from fedmpi.session import conduct, decide_and_tell, explain_failure, serve_as_worker, share_text
+from fedmpi.session import decide_and_tell, explain_failure, run_decision, serve_as_worker, share_text
 from fedmpi.stop_signals import SIGNALS
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ def lead_run(world: Transport, request: RunRequest, context: RankContext, quiet:
     """Do the part of rank 0. Return what all ranks are told of the end (code, folder and message), and the exception
     to raise here: the refusal, or what `on_round` raised."""
     try:
-        decision, ends = decide_and_tell(world, request)
+        decision = decide_and_tell(world, request)
     except AlreadyFinished as error:
         return {"code": error.code, "folder": str(error.folder.resolve())}, None
     except FedmpiError as error:
@@ -157,7 +157,7 @@ def lead_run(world: Transport, request: RunRequest, context: RankContext, quiet:
     decision.folder.fix_place()
     folder = decision.folder.path.resolve()
     try:
-        code = conduct(world, context, decision, ends, quiet, on_round)
+        code = run_decision(world, context, decision, quiet, on_round)
     except errors.CallbackError as error:
         raised = error.__cause__
         return {"code": errors.SAVED, "message": f"on_round ended the run at rank 0: {raised!r}"}, raised

@@ -56,7 +56,8 @@ def list_built_in(kind: str) -> list[str]:
 
 
 def find_class(kind: str, name: str) -> type:
-    """Return the class of that name. Raises BadInput with the names that there are."""
+    """Return the class of that name; for a measure, and perhaps for a network, the function. Raises BadInput with the
+    names that there are."""
     if name in list_built_in(kind):
         if kind == "methods":
             return find_method_class(importlib.import_module(f"fedmpi.methods.{name}"))

@@ -22,7 +22,6 @@ from fedmpi.errors import AlreadyFinished, BadInput, FedmpiError, StorageError
 from fedmpi.own_code.failures import describe_failure, find_own_line, format_cause, is_ctrl_c
 from fedmpi.ranks import refuse_mixed, refuse_other_ranks
 from fedmpi.run_request import RunRequest
-from fedmpi.slurm.deadline import Deadline, find_deadline
 from fedmpi.slurm.refusal import mark_refusal
 from fedmpi.stop_signals import StopFlag
 from fedmpi.storage import run_files
@@ -110,7 +109,7 @@ def lead_command(world: Transport, request: RunRequest, context: RankContext) ->
     """Do the part of rank 0: check everything, tell the workers, run, and leave result.json. Why a request is refused
     is printed as one message; all ranks then leave quietly with the same code."""
     try:
-        decision, ends = decide_and_tell(world, request)
+        decision = decide_and_tell(world, request)
     except AlreadyFinished as error:
         print(format_error(error), flush=True)
         return errors.FINISHED
@@ -119,13 +118,13 @@ def lead_command(world: Transport, request: RunRequest, context: RankContext) ->
         print_failure(f"fedmpi: {error}")
         return error.code
     try:
-        return conduct(world, context, decision, ends)
+        return run_decision(world, context, decision)
     finally:
         decision.folder.release()
 
 
-def decide_and_tell(world: Transport, request: RunRequest) -> tuple[Decision, Deadline]:
-    """Check what is asked for. Return rank 0's decision, which holds the run folder, and when the run has to stop.
+def decide_and_tell(world: Transport, request: RunRequest) -> Decision:
+    """Check what is asked for. Return rank 0's decision, which holds the run folder.
 
     Raises:
         FedmpiError: if the request is refused; the workers have been told, and nothing has started."""
@@ -133,15 +132,14 @@ def decide_and_tell(world: Transport, request: RunRequest) -> tuple[Decision, De
     try:
         refuse_mixed(world, request.words)
         refuse_other_ranks(world, request.ranks)
-        ends = find_deadline(request.time_limit)
-        return decide(request, world), ends
+        return decide(request, world)
     except FedmpiError as error:
         send(world, json.dumps({"code": error.code}))
         raise
 
 
-def conduct(world: Transport, context: RankContext, decision: Decision, ends: Deadline, quiet: bool = False,
-            on_round: RoundCallback = None) -> int:
+def run_decision(world: Transport, context: RankContext, decision: Decision, quiet: bool = False,
+                 on_round: RoundCallback = None) -> int:
     """Run the rounds of a decision. Returns the exit code.
 
     Args:
@@ -159,10 +157,10 @@ def conduct(world: Transport, context: RankContext, decision: Decision, ends: De
     send(world, json.dumps(decision.start | {"host": world.host, "folder": str(decision.folder.path.resolve())}))
     try:
         parts = assemble(world, decision.config, decision.federation, world.host, context, decision.method)
-        run = prepare_run(parts, decision, progress, context.stop, ends, on_round)
+        run = prepare_run(parts, decision, progress, context.stop, on_round)
         context.has_begun = True
-        finished = run.go()
-        code = conclude(run) if finished else announce_saved(run)
+        finished = run.run_rounds()
+        code = finish_run(run) if finished else announce_saved(run)
         run.pool.call(OrderPerformer.stop, np.int64(code))
         return code
     except errors.CallbackError as error:
@@ -185,8 +183,8 @@ def conduct(world: Transport, context: RankContext, decision: Decision, ends: De
         progress.close()
 
 
-def conclude(run: Run) -> int:
-    """Write result.json and print the last lines."""
+def finish_run(run: Run) -> int:
+    """Evaluate the last round if it was not, write result.json and print the last lines. Returns the exit code."""
     from fedmpi.server.last_round import evaluate_last_round
     from fedmpi.storage.run_status import describe_best
     from fedmpi.text import format_duration
@@ -212,7 +210,7 @@ def announce_saved(run: Run) -> int:
 def make_failure_logger(progress: Progress, folder: RunFolder, refused: bool = False) -> Callable[[str], str]:
     """Make the function that logs a failure in full, unlocks the folder and returns what the terminal should say: how
     to go on, too, unless this start was refused, perhaps because its checkpoint cannot be continued."""
-    def note(message: str) -> str:
+    def log_failure(message: str) -> str:
         progress.note(message)
         folder.release()
         first, trace = split_traceback(message, folder.log_path)
@@ -220,7 +218,7 @@ def make_failure_logger(progress: Progress, folder: RunFolder, refused: bool = F
         if not remedy and first.endswith(errors.ROUND_GIVEN_UP):
             remedy = f"\nnothing is saved yet; start again with --out {folder.path} --resume auto, which begins anew"
         return first + trace + remedy
-    return note
+    return log_failure
 
 
 def note_for_rank_0(folder: Path, message: str) -> str:

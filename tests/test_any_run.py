@@ -25,9 +25,8 @@ from fedmpi.decision import decide
 from fedmpi.errors import BadInput
 from fedmpi.faults import Attack, Faults
 from fedmpi.run_request import RunRequest
-from fedmpi.session import conduct
+from fedmpi.session import run_decision
 from fedmpi.settings import list_setting_names
-from fedmpi.slurm.deadline import find_deadline
 from tests.federations import pool
 
 EXAMPLES = int(os.environ.get("FEDMPI_TEST_EXAMPLES", 30))
@@ -113,7 +112,7 @@ def test_what_is_accepted_runs_and_what_is_not_is_named(folder, drawn):
     try:
         decision = decide(RunRequest(path, [], out), Solo())
         try:
-            assert conduct(Alone(), RankContext(), decision, find_deadline(None)) == 0
+            assert run_decision(Alone(), RankContext(), decision) == 0
         finally:
             decision.folder.release()
     except (BadInput, Ended) as error:

@@ -31,8 +31,8 @@ def plan_participation(case: Case) -> JsonObject:
     # of each participant in time, the part of its steps that it makes
     shares: list[float] = []
     for t in range(rounds):
-        selector.ledger.stage = min(int(np.searchsorted(ends, taken, side="right")), len(ends) - 1)
-        found = selector.select(t, sum(seconds), traffic, lambda ids: generator.random(len(ids)))
+        stage = min(int(np.searchsorted(ends, taken, side="right")), len(ends) - 1)
+        found = selector.select(t, sum(seconds), traffic, stage, lambda ids: generator.random(len(ids)))
         seconds.append(found.seconds)
         arrived = len(config.faults.drop_participants(found.in_time).ids)
         taken += bool(arrived)

@@ -20,7 +20,6 @@ from fedmpi.json_values import JsonObject
 from fedmpi.method import State, nbytes
 from fedmpi.progress import Progress
 from fedmpi.server.run_state import RunState
-from fedmpi.server.step_totals import StepTotals
 from fedmpi.storage import checkpoint
 from fedmpi.storage.background import BackgroundWrite
 from fedmpi.storage.folder import RunFolder
@@ -68,14 +67,10 @@ class CheckpointWriter:
         self.last_begun, self.last_round = begin, state.round
         ids = np.flatnonzero(self.pool.call(OrderPerformer.gather_touched)).astype(np.int64)
         shared = {name: copy_to_numpy(value).copy() for name, value in zip(state.fields, state.shared, strict=True)}
-        extra = {"seconds": state.seconds, "simulated_seconds": state.simulated_seconds, **self.facts,
-                 "history": self.folder.history.chain,
-                 "clusters": state.groups.last.tolist(), "gpus": self.gpus, "steps": state.steps.saved(),
-                 "engine_why": state.engine_why,
-                 "each": {n: v.tolist() for n, v in state.groups.each.items()}}
+        extra = {**self.facts, "history": self.folder.history.chain, "gpus": self.gpus}
         snapshot = checkpoint.Snapshot(
             state.round, shared, ids, to_plain(self.config), self.federation.fingerprint, state.score(),
-            list(state.metrics), extra | state.describe_code() | self.pool.hosted.describe_engine())
+            list(state.metrics), extra | state.describe() | self.pool.hosted.describe_engine())
         self.folder.save_history()
 
         def write(pieces: Iterable[dict[str, np.ndarray]]) -> Path:
@@ -115,13 +110,8 @@ class CheckpointWriter:
 
     def restore(self, path: Path, snapshot: checkpoint.Snapshot) -> None:
         """Continue from a checkpoint; every rank reads its own clients' rows from the file."""
-        state = self.state
-        state.shared = restore_shared(path, snapshot, state.shared, self.pool.hosted.store.first)
-        state.round, state.metrics = snapshot.round, snapshot.metrics
-        state.seconds, state.steps = snapshot.extra["seconds"], StepTotals.of(snapshot.extra.get("steps"))
-        state.simulated_seconds = snapshot.extra.get("simulated_seconds", 0.)
-        state.groups.last = np.array(snapshot.extra["clusters"], np.int64)
-        state.groups.each = {name: np.array(v, float) for name, v in snapshot.extra.get("each", {}).items()}
+        shared = restore_shared(path, snapshot, self.state.shared, self.pool.hosted.store.first)
+        self.state.restore(snapshot, shared)
         self.pool.call(OrderPerformer.restore, np.frombuffer(os.fsencode(path), np.uint8), snapshot.ids)
 
 

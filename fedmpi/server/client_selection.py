@@ -105,14 +105,16 @@ class ClientSelector:
             lines.append(f"stragglers: {speed}, {limit}")
         return lines
 
-    def select(self, t: int, clock_s: float, traffic: tuple[int, int],
+    def select(self, t: int, clock_s: float, traffic: tuple[int, int], stage: int,
                measure: Callable[[np.ndarray], np.ndarray]) -> SelectedClients:
         """Select the participants of round t, and work out how they spend its time.
 
         Args:
             clock_s: simulated seconds so far.
             traffic: bytes that a participant receives and sends.
+            stage: place of this round's work in the method's list of stages.
             measure: returns the losses (d,) of clients (d,), for sampling loss."""
+        self.ledger.stage = stage
         compared: list[int] = []
 
         def measure_candidates(ids: np.ndarray) -> np.ndarray:

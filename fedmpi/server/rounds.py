@@ -25,7 +25,7 @@ from fedmpi.method import Participants, State
 from fedmpi.own_code.failures import is_ctrl_c
 from fedmpi.progress import Progress
 from fedmpi.server.checkpoint_writer import CheckpointWriter
-from fedmpi.server.client_selection import SelectedClients
+from fedmpi.server.client_selection import ClientSelector, SelectedClients
 from fedmpi.server.on_disk_error import DiskErrorPolicy
 from fedmpi.server.round_recorder import RoundRecorder
 from fedmpi.server.run_state import RunState
@@ -53,6 +53,7 @@ class Run:
     stopping: Callable[[], bool]
     # how fast the ranks work
     pace: Pace
+    client_selector: ClientSelector
     # when this start of the run is over
     deadline: Deadline
     # what to do if the disk refuses
@@ -64,7 +65,7 @@ class Run:
     # why the run was stopped early
     stopped: str = ""
 
-    def go(self) -> bool:
+    def run_rounds(self) -> bool:
         """Run all rounds. Return False if the run was saved and stopped early: somebody asked for it, or there is no
         time for another round."""
         state = self.state
@@ -121,19 +122,18 @@ class Run:
         sent, received = world.sent, world.received
         # Before the server's code, which may modify its state in place.
         traffic = self.hooks.traffic(state.shared)
-        self.recorder.edge.stage = self.hooks.stage_of(state.shared, self.config.rounds)
         selected = self.select_clients(t, traffic)
         moved = self.move_clients(self.config.rounds - t)
         trained = self.config.faults.drop_participants(selected.in_time)
         accepted = self.exchange(trained, judge)
         state.round = t + 1
         table, reports = self.measure(judge)
-        facts = self.recorder.record_participation(selected, trained, accepted, traffic) | {
-            **self.pace.record(reports.train_seconds, reports.judge_seconds, trained),
-            **self.recorder.advance_clock(selected), "clients_moved": moved,
-            **self.recorder.add_steps(reports.steps, trained),
-            "bytes_sent_by_server": world.sent - sent, "bytes_received_by_server": world.received - received,
-            **describe_memory(reports.peak_memory)}
+        facts = self.recorder.record_participation(selected, trained, accepted, traffic)
+        facts |= self.pace.record(reports.train_seconds, reports.judge_seconds, trained)
+        facts |= self.recorder.advance_clock(selected) | {"clients_moved": moved}
+        facts |= self.recorder.add_steps(reports.steps, trained)
+        facts |= {"bytes_sent_by_server": world.sent - sent, "bytes_received_by_server": world.received - received}
+        facts |= describe_memory(reports.peak_memory)
         state.seconds += time.perf_counter() - begin
         self.recorder.record_round(table, facts | {"seconds": state.seconds})
 
@@ -143,8 +143,9 @@ class Run:
         Args:
             traffic: bytes that a participant receives and sends."""
         state = self.state
-        selected = self.recorder.client_selector.select(
-            t, state.simulated_seconds, traffic, lambda ids: self.pool.measure_losses(t, ids, state.shared))
+        selected = self.client_selector.select(
+            t, state.simulated_seconds, traffic, self.hooks.stage_of(state.shared, self.config.rounds),
+            lambda ids: self.pool.measure_losses(t, ids, state.shared))
         ids, portions = selected.portions
         if len(ids):
             self.pool.call(OrderPerformer.set_portions, ids, portions)
@@ -204,7 +205,7 @@ class Run:
         if (ids := self.hooks.method.warm_up_participants(len(self.federation.sizes), self.config.seed)) is not None:
             asked = Participants(ids, self.federation.sizes[ids], -1, self.config.seed, len(self.federation.sizes))
             traffic = self.hooks.traffic(self.state.shared)
-            self.state.simulated_seconds = self.recorder.client_selector.time_warm_up(asked, traffic)
+            self.state.simulated_seconds = self.client_selector.time_warm_up(asked, traffic)
             accepted = self.exchange(asked, judge=False)
             if not len(accepted.ids):
                 raise FedmpiError(f"no update of clients {ids.tolist()}, which train before round 1, can be used, and "

@@ -3,6 +3,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from fedmpi.json_values import JsonObject
 from fedmpi.method import State
 from fedmpi.own_code.changes import CodeChange
@@ -10,6 +12,7 @@ from fedmpi.own_code.fingerprint import Fingerprint
 from fedmpi.server import early_stopping
 from fedmpi.server.metrics import Groups
 from fedmpi.server.step_totals import StepTotals
+from fedmpi.storage.checkpoint import Snapshot
 from fedmpi.task import find_task
 
 
@@ -33,6 +36,21 @@ class RunState:
     engine_why: str = ""
     # simulated seconds of all rounds, if settings say how fast devices are
     simulated_seconds: float = 0.
+
+    def restore(self, snapshot: Snapshot, shared: State) -> None:
+        """Continue from a checkpoint, with the server's state that it holds."""
+        saved = snapshot.extra
+        self.shared, self.round, self.metrics = shared, snapshot.round, snapshot.metrics
+        self.seconds, self.steps = saved["seconds"], StepTotals.of(saved.get("steps"))
+        self.simulated_seconds = saved.get("simulated_seconds", 0.)
+        self.groups.last = np.array(saved["clusters"], np.int64)
+        self.groups.each = {name: np.array(v, float) for name, v in saved.get("each", {}).items()}
+
+    def describe(self) -> JsonObject:
+        """Return what a checkpoint says of the run beside the states and the metrics."""
+        return {"seconds": self.seconds, "simulated_seconds": self.simulated_seconds, "steps": self.steps.saved(),
+                "clusters": self.groups.last.tolist(), "each": {n: v.tolist() for n, v in self.groups.each.items()},
+                "engine_why": self.engine_why, **self.describe_code()}
 
     def describe_code(self) -> JsonObject:
         """Return what result.json and checkpoints say of the user's own code; {} if the run names none."""

@@ -214,8 +214,9 @@ def test_measured_speeds_do_not_choose_who_trains_beside_whom(place, monkeypatch
     depend on it everywhere."""
     seen = []
     monkeypatch.setattr(gpu_card, "use_deterministic_kernels", lambda: None)
-    monkeypatch.setattr(Run, "go", lambda run: seen.append((run.pace.measured, depends_on_neighbours(run))) or True)
-    monkeypatch.setattr(run_module, "conclude", lambda run: 0)
+    monkeypatch.setattr(Run, "run_rounds",
+                        lambda run: seen.append((run.pace.measured, depends_on_neighbours(run))) or True)
+    monkeypatch.setattr(run_module, "finish_run", lambda run: 0)
     with pretend():
         run_alone(str(place / "c.yaml"), [f"engine={engine}", f"server.reduce={reduce}"],
                   str(place / f"{engine}-{reduce}"))

@@ -24,10 +24,11 @@ def ready(bench):
     def ready(*words, stop=lambda: False, deadline=None, config=None):
         world, out = Solo(), bench.out(f"ready-{next(NUMBERS)}")
         decisions.append(decide(RunRequest(config or bench.config, list(words), str(out)), world))
+        decisions[-1].deadline = deadline or Deadline()
         parts = assemble(world, decisions[-1].config, decisions[-1].federation, world.host, RankContext(),
                          decisions[-1].method)
         progress = Progress(decisions[-1].folder.log_path)
-        run = prepare_run(parts, decisions[-1], progress, stop, deadline or Deadline())
+        run = prepare_run(parts, decisions[-1], progress, stop)
         run.parts, run.decision = parts, decisions[-1]
         return run
     yield ready

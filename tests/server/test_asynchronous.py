@@ -198,7 +198,7 @@ def test_the_first_is_waited_for_if_there_is_a_deadline(ready):
     run, asked = ready(ON, "checkpoint.every=1", "rounds=4", deadline=Deadline(2**40, "the job")), []
     save = run.checkpoints.save
     run.checkpoints.save = lambda while_training=False: (asked.append(while_training), save(while_training))
-    assert run.go() and asked == [False, True, True, False]
+    assert run.run_rounds() and asked == [False, True, True, False]
     assert run.decision.folder.end_write(wait=True) is None
 
 

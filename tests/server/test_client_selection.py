@@ -225,7 +225,7 @@ def test_those_whose_losses_were_compared_have_received_the_model(how, choosing,
     ledger = SimpleNamespace(list_works=lambda who: [RoundWork(10, 0, (1,))] * len(who.ids),
                              count_loss_work=lambda n: RoundWork(0, 10, (), 1))
     selector = ClientSelector(settings, SimpleNamespace(sizes=np.full(4, 10)), ledger)
-    found = selector.select(0, 0., (96, 200), lambda ids: -ids.astype(float))
+    found = selector.select(0, 0., (96, 200), 0, lambda ids: -ids.astype(float))
     assert len(found.participants.ids) == 1 and found.seconds == pytest.approx(choosing + 1 + nbytes / 100)
     assert found.facts.get("mib_candidates", 0) == (2 * 96 + 3 * 4) / 2 ** 20 * (how == "loss")
 
@@ -239,10 +239,10 @@ def test_candidates_that_leave_before_they_told_their_loss(tmp_path):
     ledger = SimpleNamespace(list_works=lambda who: [RoundWork(10, 0, (1,))] * len(who.ids),
                              count_loss_work=lambda n: RoundWork(0, 10, (), 1))
     selector = ClientSelector(settings, SimpleNamespace(sizes=np.full(4, 10)), ledger)
-    found = selector.select(0, 0., (96, 200), lambda ids: -ids.astype(float))
+    found = selector.select(0, 0., (96, 200), 0, lambda ids: -ids.astype(float))
     # the server waits for client 1, whose training ends as it leaves
     assert found.participants.ids.tolist() == [0, 1] and found.facts["late"] == [0, 1] and found.seconds == 2
-    found = selector.select(0, 1.5, (96, 200), lambda ids: -ids.astype(float))
+    found = selector.select(0, 1.5, (96, 200), 0, lambda ids: -ids.astype(float))
     assert found.participants.ids.tolist() == [1] and found.facts["late"] == [1] and found.seconds == .5
 
 
@@ -253,7 +253,7 @@ def test_a_mix_that_is_learned_to_tell_a_loss_takes_its_steps():
     ledger = SimpleNamespace(list_works=lambda who: [RoundWork(10, 0, (1,))] * len(who.ids),
                              count_loss_work=lambda n: RoundWork(20, 10, (2,), 1))
     selector = ClientSelector(settings, SimpleNamespace(sizes=np.full(4, 10)), ledger)
-    assert selector.select(0, 0., (0, 0), lambda ids: -ids.astype(float)).seconds == pytest.approx(2 + 1 / 3 + 1)
+    assert selector.select(0, 0., (0, 0), 0, lambda ids: -ids.astype(float)).seconds == pytest.approx(2 + 1 / 3 + 1)
 
 
 @pytest.mark.parametrize("parts, budget, made", [

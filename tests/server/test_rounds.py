@@ -23,7 +23,7 @@ BYTES = 4 * (64 * 16 + 16 + 16 * 10 + 10)
 def bare(**parts) -> Run:
     """Return a Run that has only the named parts."""
     run = Run(**dict.fromkeys(("config", "hooks", "pool", "federation", "progress", "state", "stopping",
-                               "pace", "deadline", "disk_errors", "recorder", "checkpoints")))
+                               "pace", "client_selector", "deadline", "disk_errors", "recorder", "checkpoints")))
     vars(run).update(parts)
     return run
 
@@ -145,7 +145,7 @@ def test_clients_move_before_the_round_for_the_rounds_that_are_left(averaging, c
         clock.now += .25 * (order == OrderPerformer.move)
         return call(order, *arrays)
     run.pool.call, run.pool.world.barrier = noting, lambda: None
-    assert run.go() and left == [3, 2, 1]
+    assert run.run_rounds() and left == [3, 2, 1]
     assert [line["clients_moved"] for line in run.state.metrics] == [0, 3, 0]
     ((homes, clients, seconds),) = told
     assert homes is run.pool.homes and (clients, seconds) == (3, .25)
@@ -162,7 +162,7 @@ def test_a_round_is_shown_with_the_seconds_that_it_took(averaging, clock):
         perform(t)
         clock.now += 2 + t
     run.run_round, run.recorder.show_round = slowly, shown.append
-    assert run.go() and shown == [2, 3]
+    assert run.run_rounds() and shown == [2, 3]
 
 
 def test_bytes_and_seconds_are_counted_by_round_and_in_all(averaging, clock):

@@ -79,7 +79,7 @@ class LateMessages(FedAMP):
 def test_a_method_that_computes_no_numbers_is_named_and_nothing_is_saved(ready, method, words, said):
     run = ready(HERE + method, "train.participation=1", *words)
     with pytest.raises(FedmpiError) as error:
-        run.go()
+        run.run_rounds()
     assert str(error.value).startswith(said)
     done = method.startswith("Late")
     assert [path.name for path in run.recorder.folder.checkpoints.iterdir()] == ["round-000001.h5"] * done
@@ -207,14 +207,14 @@ def test_what_the_books_can_hold_may_be_logged():
 def test_a_wrong_log_is_refused_before_the_first_round_or_in_its_round(ready, method, begin, error, rounds):
     with pytest.raises(error, match=f"{method}: who.log") as raised:
         run = ready(f"{HERE}{method}", f"method.begin={begin}", "evaluate.measures=[auc]")
-        run.go()
+        run.run_rounds()
     assert type(raised.value) is error and (not rounds or len(run.state.metrics) == rounds)
 
 
 def test_a_wrong_log_of_messages_is_refused(ready):
     run = ready(f"{HERE}Areas", "evaluate.measures=[auc]")
     with pytest.raises(FedmpiError, match="Areas: who.log: a line of metrics.jsonl has a measure auc of its own"):
-        run.go()
+        run.run_rounds()
     assert len(run.state.metrics) == 1
 
 
@@ -225,7 +225,7 @@ def test_what_messages_log_of_each_client_enters_the_books(ready, monkeypatch, a
                 "faults.bad_update=skip")
     train = run.pool.train
     monkeypatch.setattr(run.pool, "train", lambda *a: train(*a) & (np.arange(len(a[1])) >= bad))
-    run.go()
+    run.run_rounds()
     assert bad == bool(run.state.metrics[-1]["bad_updates"])
     age = run.state.groups.each["age"]
     known = np.flatnonzero(~np.isnan(age))

@@ -16,7 +16,7 @@ from fedmpi.methods.ifca_cam import IFCACAM
 from fedmpi.preparation import announce_run, format_time
 from fedmpi.server import rounds
 from fedmpi.server.run_state import RunState
-from fedmpi.session import conclude
+from fedmpi.session import finish_run
 from fedmpi.slurm.deadline import Deadline
 from fedmpi.storage import checkpoint
 from fedmpi.storage.folder_choice import find_resume_checkpoint
@@ -72,7 +72,7 @@ def finished(run, honest: int):
     run.state = run.recorder.state = run.checkpoints.state = RunState(run.state.shared, run.state.groups, 40, 75., [
         {"round": 20, "accuracy_mean": .875, "accuracy_weighted": .5, "accuracy_worst_decile": .5},
         {"round": 40, "accuracy_mean": .8125, "accuracy_weighted": .5, "accuracy_worst_decile": .25}])
-    assert conclude(run) == 0
+    assert finish_run(run) == 0
     return run.progress.lines
 
 

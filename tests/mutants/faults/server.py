@@ -10,7 +10,8 @@ CLUSTERING = "fedmpi.clustering.kmeans_and_linkage:"
 METRICS = "fedmpi.server.metrics:"
 EARLY_STOPPING = "fedmpi.server.early_stopping:"
 SELECTION = "fedmpi.server.client_selection:"
-SKIPPED = "fedmpi.server.run_state:RunState.count_skipped_rounds"
+STATE = "fedmpi.server.run_state:RunState."
+SKIPPED = STATE + "count_skipped_rounds"
 FAULTY = "fedmpi.faults:"
 COST = "fedmpi.server.round_cost:"
 REHEARSAL = "fedmpi.server.rehearsal:"
@@ -23,10 +24,10 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.server.checkpoint_writer:restore_shared", "if len(snapshot.ids):", "if False:"),
     ("fedmpi.server.simulated_time:SimulatedTime._read_step_seconds", "[np.argsort(table[:, 0]), 1]", "[:, 1]"),
     ("fedmpi.server.client_selection:ClientSelector.time_warm_up", "waits=True", "waits=False"),
-    ("fedmpi.server.rounds:Run.warm_up", "self.state.simulated_seconds = self.recorder", "self.recorder"),
+    ("fedmpi.server.rounds:Run.warm_up", "self.state.simulated_seconds = self.client_selector", "self.client_selector"),
     ("fedmpi.server.rounds:describe_memory", "peaks.max(0)", "peaks[0]"),
     ("fedmpi.server.early_stopping:find_task_of", "if is_evaluated(line)", "if True"),
-    ("fedmpi.server.run_state:RunState.score", "if validated == validated else", "if True else"),
+    (STATE + "score", "if validated == validated else", "if True else"),
     ("fedmpi.server.state_check:refuse_non_finite_message", "not is_all_finite(rows)", "False"),
     # what the functions of the user's own method return is looked at before the first round
     (REHEARSAL + "rehearse_round", '    refuse_other_state(method, "client", kept, mine, "a Mine")\n', ""),
@@ -48,19 +49,19 @@ FAULTS: list[tuple[str, str, str]] = [
     (SAVING + "save", "copy_to_numpy(value).copy()", "copy_to_numpy(value)"),
     (SAVING + "save", "list(state.metrics)", "state.metrics"),
     (SAVING + "save", "while_training and self.config.checkpoint.asynchronous", "while_training"),
-    (RUN + "go", "wait=due or bool(self.stopped)", "wait=due"),
-    (RUN + "go", "timed and not self.is_over", "timed"),
-    (RUN + "go", "while_training=timed and", "while_training="),
+    (RUN + "run_rounds", "wait=due or bool(self.stopped)", "wait=due"),
+    (RUN + "run_rounds", "timed and not self.is_over", "timed"),
+    (RUN + "run_rounds", "while_training=timed and", "while_training="),
     (RUN + "collect_checkpoint", "self.checkpoints.last_round", "self.state.round"),
-    (SAVING + "save", "state.groups.last.tolist()", "[-1] * len(state.groups.last)"),
-    (SAVING + "save", "for n, v in state.groups.each.items()}}", "for n, v in ()}}"),
+    (STATE + "describe", "self.groups.last.tolist()", "[-1] * len(self.groups.last)"),
+    (STATE + "describe", "for n, v in self.groups.each.items()}", "for n, v in ()}"),
     (SAVING + "save", "list(state.metrics)", "state.metrics[:-1]"),
-    (SAVING + "restore", "snapshot.extra[\"seconds\"], StepTotals", "0., StepTotals"),
-    (SAVING + "restore", "StepTotals.of(snapshot.extra.get(\"steps\"))", "StepTotals()"),
+    (STATE + "restore", "saved[\"seconds\"], StepTotals", "0., StepTotals"),
+    (STATE + "restore", "StepTotals.of(saved.get(\"steps\"))", "StepTotals()"),
     ("fedmpi.server.step_totals:StepTotals.add_round", "counts[PARTICIPANTS] + counts[OTHERS]", "counts[PARTICIPANTS]"),
     ("fedmpi.server.step_totals:StepTotals.add_round", "(self.totals + judged)", "self.totals"),
     ("fedmpi.server.step_totals:StepTotals.add_round", "max(1, trained)", "clients"),
-    (SAVING + "restore", "snapshot.round, snapshot.metrics", "snapshot.round, []"),
+    (STATE + "restore", "snapshot.round, snapshot.metrics", "snapshot.round, []"),
     (EARLY_STOPPING + "list_series", "lines[-10:]", "lines[:10]"),
     (EARLY_STOPPING + "list_series", "best[\"round\"]", "lines[-1][\"round\"]"),
     (EARLY_STOPPING + "list_series", "np.fmax if", "np.maximum if"),
@@ -98,9 +99,9 @@ FAULTS: list[tuple[str, str, str]] = [
     (METRICS + "Groups.update", "self.last[known], minlength", "labels, minlength"),
     (RECORDER + "record_round", "        self.columns = {}", "        pass"),
     (RECORDER + "record_round", "**state.groups.each} | self.columns", "**state.groups.each}"),
-    (RUN + "go", "            if not self.is_over:\n", "            if True:\n"),
-    (RUN + "go", "        if state.round == 0:\n            self.warm_up()", "        self.warm_up()"),
-    (RUN + "go", "                return False\n", ""),
+    (RUN + "run_rounds", "            if not self.is_over:\n", "            if True:\n"),
+    (RUN + "run_rounds", "        if state.round == 0:\n            self.warm_up()", "        self.warm_up()"),
+    (RUN + "run_rounds", "                return False\n", ""),
     (RUN + "find_reason_to_stop", "self.stopping() or self.pool.stop_requested", "self.stopping()"),
     (RUN + "find_reason_to_stop", "return \"asked to stop\" if self.stopping() or self.pool.stop_requested else late",
      "return late or \"asked to stop\" * (self.stopping() or self.pool.stop_requested)"),
@@ -155,6 +156,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.server.simulated_time:SimulatedTime.time_round", " * (1 + TIME_ROUNDING)", ""),
     ("fedmpi.server.simulated_time:fit_portion", "<= budget", "< budget"),
     (SELECTION + "ClientSelector.select", "waited + choosing", "choosing"),
+    (SELECTION + "ClientSelector.select", "        self.ledger.stage = stage\n", ""),
     (SELECTION + "make_client_selector", "settings, method, traffic)", "settings, method, (0, len(up)))"),
     (SELECTION + "make_client_selector", "    refuse_never_available(selector)\n", ""),
     (SELECTION + "make_client_selector", "    refuse_short_times(selector, traffic)\n", ""),
