@@ -24,7 +24,7 @@ from fedmpi.method import Method, nbytes
 from fedmpi.progress import Progress
 from fedmpi.ranks import format_hosts, list_warnings
 from fedmpi.server.checkpoint_writer import CheckpointWriter
-from fedmpi.server.metrics import Groups
+from fedmpi.server.metrics import ClusterTracker
 from fedmpi.server.on_disk_error import DiskErrorPolicy
 from fedmpi.server.round_recorder import RoundRecorder
 from fedmpi.server.rounds import Run
@@ -66,7 +66,7 @@ def make_run(parts: Parts, decision: Decision, progress: Progress, stop: Callabl
              on_round: RoundCallback) -> Run:
     """Return rank 0's Run before its first round."""
     config, pool, federation, folder = parts.config, parts.pool, parts.federation, decision.folder
-    state = RunState(parts.shared, Groups(len(federation.sizes), federation.groups, federation.group_names),
+    state = RunState(parts.shared, ClusterTracker(len(federation.sizes), federation.groups, federation.group_names),
                      own_code=decision.own_code, engine_why=parts.engine_why)
     if decision.snapshot:
         before = decision.snapshot.extra.get("accepted_code_changes", [])

@@ -73,7 +73,7 @@ def of_its_rank(group, when, to_judge=False, decays=True):
 def forgetful(run, path, snapshot):
     """Forget the clients' last clusters when a run continues."""
     RESTORE(run, path, snapshot)
-    run.state.groups.last[:] = -1
+    run.state.clusters.last[:] = -1
 
 
 WEIGHTED, PLAN, RESTORE = PartialSums.sum_weighted, HostedClients.plan_training, CheckpointWriter.restore

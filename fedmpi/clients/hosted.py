@@ -211,14 +211,14 @@ class HostedClients:
         """Return 1 for each of the participants that trained here and whose update cannot be used, else 0, (n,)."""
         return (np.isin(ids, self.here) & ~np.isin(ids, list(self.ups))).astype(np.int64)
 
-    def add_message(self, slot: int, client: int, totals: np.ndarray | Tensor, scales: np.ndarray,
-                    shape: tuple[int, ...]) -> None:
+    def add_mixed_field(self, slot: int, client: int, totals: np.ndarray | Tensor, scales: np.ndarray,
+                        shape: tuple[int, ...]) -> None:
         """Keep a field of a client's message: the sums `totals` (m, d) times `scales` (m,), in this shape."""
         like, totals = self.hooks.message_template, exact.read_sum(torch.as_tensor(totals))
         field = (totals * torch.from_numpy(scales).to(totals.device)[:, None]).reshape(shape).to(like[slot].dtype)
         self._keep_field(slot, client, field)
 
-    def take_delivery(self, slot: int, client: int, row: np.ndarray) -> None:
+    def add_server_field(self, slot: int, client: int, row: np.ndarray) -> None:
         """Keep a field of what the server made for a hosted client alone; `row` is its bytes."""
         like = self.hooks.message_template[slot]
         self._keep_field(slot, client, torch.tensor(row).view(like.dtype).view(like.shape))

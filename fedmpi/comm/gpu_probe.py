@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 # A megabyte of int64.
-NUMBERS = np.arange(1 << 17)
+PROBE_NUMBERS = np.arange(1 << 17)
 
 
 def probe_gpu_memory(asked: str, world: Transport, device: torch.device, wanted: bool) -> tuple[bool, str]:
@@ -54,13 +54,13 @@ def send_to_itself(world: World, device: torch.device) -> str:
 
     It needs no other rank, which would wait for ever if it fails."""
     try:
-        there = make_numbers(NUMBERS, device)
-        back = make_numbers(np.zeros_like(NUMBERS), device)
+        there = make_numbers(PROBE_NUMBERS, device)
+        back = make_numbers(np.zeros_like(PROBE_NUMBERS), device)
         wait_for_gpu(there)
         request = world.comm.Isend(there, world.rank)
         world.comm.Recv(back, world.rank)
         world.mpi.Request.Waitall([request])
-        if has_arrived_whole(back, NUMBERS):
+        if has_arrived_whole(back, PROBE_NUMBERS):
             return ""
         return "a megabyte of GPU memory that was sent through MPI came back as another"
     # mpi4py, the MPI library and CUDA raise errors of many kinds.
@@ -95,11 +95,11 @@ def exchange_with_others(world: World, device: torch.device, gpu_direct: bool) -
 
 def exchange_megabytes(world: World, device: torch.device, gpu_direct: bool) -> str:
     """Take part in a broadcast and in a sum, and return whether they arrived; see `exchange_with_others`."""
-    down = NUMBERS.copy() if world.rank == 0 else np.zeros_like(NUMBERS)
+    down = PROBE_NUMBERS.copy() if world.rank == 0 else np.zeros_like(PROBE_NUMBERS)
     down = world.broadcast(make_numbers(down, device) if gpu_direct else down)
-    right = has_arrived_whole(down, NUMBERS)
-    total = world.reduce(make_numbers(NUMBERS, device) if gpu_direct else NUMBERS.copy())
-    verdict = np.array([world.rank > 0 or has_arrived_whole(total, NUMBERS * world.size)], np.int64)
+    right = has_arrived_whole(down, PROBE_NUMBERS)
+    total = world.reduce(make_numbers(PROBE_NUMBERS, device) if gpu_direct else PROBE_NUMBERS.copy())
+    verdict = np.array([world.rank > 0 or has_arrived_whole(total, PROBE_NUMBERS * world.size)], np.int64)
     summed = bool(world.broadcast(verdict)[0])
     return "" if right and summed else "a megabyte that went between the ranks' GPUs through MPI arrived as another"
 

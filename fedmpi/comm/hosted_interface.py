@@ -100,10 +100,11 @@ class Hosted(Protocol):
     def find_bad_updates(self, ids: np.ndarray) -> np.ndarray:
         """Return 1 for each client that trained here and whose update is bad, else 0, (n,)."""
 
-    def add_message(self, slot: int, client: int, totals: Tensor, scales: np.ndarray, shape: tuple[int, ...]) -> None:
+    def add_mixed_field(self, slot: int, client: int, totals: Tensor, scales: np.ndarray,
+                        shape: tuple[int, ...]) -> None:
         """Keep a field of a client's message: the sums `totals` (m, d) times `scales` (m,), in this shape."""
 
-    def take_delivery(self, slot: int, client: int, row: np.ndarray) -> None:
+    def add_server_field(self, slot: int, client: int, row: np.ndarray) -> None:
         """Keep a field of a client's message that the server made for this client alone; `row` is its bytes (b,)."""
 
     def set_portions(self, ids: np.ndarray, portions: np.ndarray) -> None:

@@ -26,7 +26,7 @@ from fedmpi.comm.robust import trim_mean_by
 from fedmpi.comm.transport import Transport
 
 # Sums of weights are at least this, so that dividing by one of no weights gives 0.
-TINY = 1e-300
+MIN_WEIGHT_SUM = 1e-300
 
 
 class OrderPerformer:
@@ -112,7 +112,7 @@ class OrderPerformer:
         return trim_mean_by(self.world, columns, rows.width, self._ranks_of(rows), groups, cuts)
 
     @order()
-    def send_message(self, slot: np.ndarray, ref: np.ndarray, ids: np.ndarray, coefficients: np.ndarray,
+    def send_mixed_rows(self, slot: np.ndarray, ref: np.ndarray, ids: np.ndarray, coefficients: np.ndarray,
                      shape: np.ndarray) -> None:
         """Send each client of `ids` its mix of rows as one field of its message.
 
@@ -123,12 +123,12 @@ class OrderPerformer:
         rows = RowRef.from_array(ref)
         here = self._is_here(rows)
         for client, block in zip(ids.tolist(), coefficients, strict=True):
-            home, scales = self.homes[client], np.maximum(np.abs(block).sum(1), TINY)
+            home, scales = self.homes[client], np.maximum(np.abs(block).sum(1), MIN_WEIGHT_SUM)
             parts = [self.hosted.sums.sum_weighted(rows, weights[here] / scale)
                      for weights, scale in zip(block, scales, strict=True)]
             totals = self._reduce(torch.stack(parts), home)
             if home == self.world.rank:
-                self.hosted.add_message(int(slot), client, totals, scales, tuple(shape))
+                self.hosted.add_mixed_field(int(slot), client, totals, scales, tuple(shape))
 
     @order()
     def deliver(self, slot: np.ndarray, ids: np.ndarray, size: np.ndarray) -> None:
@@ -144,7 +144,7 @@ class OrderPerformer:
                 row = self.world.recv(np.empty(int(size), np.uint8), 0)
                 self.world.received += row.nbytes
             if self.world.rank == home:
-                self.hosted.take_delivery(int(slot), client, row)
+                self.hosted.add_server_field(int(slot), client, row)
 
     @order(first_state=2)
     def judge(self, when: np.ndarray, changed: np.ndarray,

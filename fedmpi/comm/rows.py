@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fedmpi.comm import exact
-from fedmpi.comm.order_performer import TINY, OrderPerformer
+from fedmpi.comm.order_performer import MIN_WEIGHT_SUM, OrderPerformer
 from fedmpi.comm.orders import UP, RowRef
 from fedmpi.comm.robust import RobustMean
 
@@ -114,7 +114,7 @@ class Rows:
             weight: (n,); default: all are 1."""
         weights = np.ones(len(self.ids)) if weight is None else self._finite(copy_to_array(weight))
         # Exact sums want weights of at most 1 in all.
-        scale = max(np.abs(weights).sum(), TINY)
+        scale = max(np.abs(weights).sum(), MIN_WEIGHT_SUM)
         total = self.pool.call(OrderPerformer.sum_rows, self.ref.to_array(), weights / scale)
         found = self._read(total, scale)
         whole = not self.dtype.is_floating_point and (weights == np.rint(weights)).all()

@@ -20,7 +20,7 @@ EMBEDDING_DIM = 50
 OF_MAIN_MEASURE = ("mean", "weighted", "std", "worst_decile", "variance", "gini")
 # Endings of measures' names, in the order of the table of Evaluator.measure_clients.
 ENDINGS = ("", *MODEL_ENDINGS)
-# What `Groups.update` says of a round.
+# What `ClusterTracker.update` says of a round.
 FACTS_OF_CLUSTERS = frozenset({"cluster_sizes", "cluster_sizes_all", "cluster_changes", "ari", "purity"})
 
 
@@ -143,7 +143,7 @@ def compute_embedding(gram: Tensor) -> np.ndarray:
     return out
 
 
-class Groups:
+class ClusterTracker:
     """The cluster that each client was last assigned to, and the last values of measures that methods report."""
 
     def __init__(self, clients: int, planted: np.ndarray | None, names: Sequence[str] | None = ()):

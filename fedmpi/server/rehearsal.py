@@ -55,7 +55,7 @@ from fedmpi.torch_compat import count_changes
 
 # So many participants are enough to see what the server returns.
 PARTICIPANTS_REHEARSED = 16
-NEEDED = ("init", "client", "personal")
+REQUIRED_FUNCTIONS = ("init", "client", "personal")
 
 
 class BlankClients(HostedClients):
@@ -84,7 +84,7 @@ def refuse_faulty_method(config: Config, federation: Federation, model: Model) -
     cls = type(config.method)
     if is_built_in(cls):
         return
-    if missing := [name for name in NEEDED if getattr(cls, name) is getattr(Method, name)]:
+    if missing := [name for name in REQUIRED_FUNCTIONS if getattr(cls, name) is getattr(Method, name)]:
         raise BadInput(f"method {name_class(cls)} has no function {' and no '.join(missing)}; define it, as "
                        "fedmpi/methods/fedavg.py does")
     with torch.random.fork_rng(devices=[]):

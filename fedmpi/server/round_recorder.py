@@ -92,11 +92,11 @@ class RoundRecorder:
             trained: the selected clients that were in time and not lost.
             accepted: those of them whose updates the server took.
             traffic: bytes that a participant received and sent."""
-        groups, ids = self.state.groups, selected.participants.ids
+        clusters, ids = self.state.clusters, selected.participants.ids
         facts: JsonObject = dict(accepted.facts)
         if "clusters" in facts:
-            facts |= groups.update(accepted.ids, np.asarray(facts.pop("clusters")), facts.pop("k"))
-        facts |= groups.summarise(accepted.ids, accepted.each, self.honest)
+            facts |= clusters.update(accepted.ids, np.asarray(facts.pop("clusters")), facts.pop("k"))
+        facts |= clusters.summarise(accepted.ids, accepted.each, self.honest)
         missing, text = self.config.faults.describe_lost_clients(selected.in_time, trained, accepted)
         for line in filter(None, [selected.describe(), text]):
             self.progress.note(line)
@@ -153,7 +153,7 @@ class RoundRecorder:
         if rows:
             measured = make_history_columns(rows, names) | list_newcomer_columns(newcomers, names)
             self.folder.append_history(state.round, measured | {
-                "cluster": state.groups.last.astype(float), **state.groups.each} | self.columns)
+                "cluster": state.clusters.last.astype(float), **state.clusters.each} | self.columns)
         self.columns = {}
 
     def _add_embeddings(self) -> None:

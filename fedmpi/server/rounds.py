@@ -246,5 +246,5 @@ def send_messages(pool: RankPool, hooks: Hooks, shared: State, who: Participants
                 refuse_non_finite_message(method, hooks.message_template._fields[slot], content, who)
                 pool.deliver(slot, who.ids, content)
             else:
-                pool.call(OrderPerformer.send_message, np.int64(slot), content.rows.ref.to_array(), who.ids,
+                pool.call(OrderPerformer.send_mixed_rows, np.int64(slot), content.rows.ref.to_array(), who.ids,
                           content.coefficients, np.array(content.shape, np.int64))

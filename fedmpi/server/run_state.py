@@ -10,7 +10,7 @@ from fedmpi.method import State
 from fedmpi.own_code.changes import CodeChange
 from fedmpi.own_code.fingerprint import Fingerprint
 from fedmpi.server import early_stopping
-from fedmpi.server.metrics import Groups
+from fedmpi.server.metrics import ClusterTracker
 from fedmpi.server.step_totals import StepTotals
 from fedmpi.storage.checkpoint import Snapshot
 from fedmpi.task import find_task
@@ -21,7 +21,7 @@ class RunState:
     """What a run knows between two rounds; with the clients' rows it is all that a checkpoint needs."""
     # the server's state
     shared: State
-    groups: Groups
+    clusters: ClusterTracker
     # the rounds that are finished
     round: int = 0
     # seconds spent in rounds, over all starts of the run
@@ -43,13 +43,13 @@ class RunState:
         self.shared, self.round, self.metrics = shared, snapshot.round, snapshot.metrics
         self.seconds, self.steps = saved["seconds"], StepTotals.of(saved.get("steps"))
         self.simulated_seconds = saved.get("simulated_seconds", 0.)
-        self.groups.last = np.array(saved["clusters"], np.int64)
-        self.groups.each = {name: np.array(v, float) for name, v in saved.get("each", {}).items()}
+        self.clusters.last = np.array(saved["clusters"], np.int64)
+        self.clusters.each = {name: np.array(v, float) for name, v in saved.get("each", {}).items()}
 
     def describe(self) -> JsonObject:
         """Return what a checkpoint says of the run beside the states and the metrics."""
         return {"seconds": self.seconds, "simulated_seconds": self.simulated_seconds, "steps": self.steps.saved(),
-                "clusters": self.groups.last.tolist(), "each": {n: v.tolist() for n, v in self.groups.each.items()},
+                "clusters": self.clusters.last.tolist(), "each": {n: v.tolist() for n, v in self.clusters.each.items()},
                 "engine_why": self.engine_why, **self.describe_code()}
 
     def describe_code(self) -> JsonObject:

@@ -172,11 +172,11 @@ def test_notes_are_sums_with_their_scales(reduce):
     group = lab(reduce=reduce).group
     totals = np.array([[.5, .25, -1.]])
     sent = np.rint(totals * 2 ** 44).astype(np.int64) if reduce == "exact" else totals.astype(np.float32)
-    group.add_message(0, 4, sent, np.array([3.]), (3,))
+    group.add_mixed_field(0, 4, sent, np.array([3.]), (3,))
     assert group.messages[4].w.tolist() == [1.5, .75, -3] and group.messages[4].w.dtype == torch.float32
     assert int(group.messages[4].k) == 0 and list(group.messages) == [4]
-    one = np.array([[1.]])
-    group.add_message(1, 4, np.rint(one * 2 ** 44).astype(np.int64) if reduce == "exact" else one, np.array([7.]), ())
+    totals = np.array([[2 ** 44]]) if reduce == "exact" else np.array([[1.]])
+    group.add_mixed_field(1, 4, totals, np.array([7.]), ())
     assert int(group.messages[4].k) == 7 and group.messages[4].k.dtype == torch.int64
     assert group.messages[4].w.tolist()[0] == 1.5
 

@@ -216,7 +216,7 @@ def mixed(lab, ids, rows, coefficients) -> torch.Tensor:
     """Send a mix to each participant, let it send that back, and gather the answers."""
     noted = rows.mix(coefficients)
     slot, what = (0, lab.rows().told) if coefficients.ndim == 2 else (1, lab.rows().twice)
-    lab.pool.call(OrderPerformer.send_message, np.int64(slot), noted.rows.ref.to_array(), ids, noted.coefficients,
+    lab.pool.call(OrderPerformer.send_mixed_rows, np.int64(slot), noted.rows.ref.to_array(), ids, noted.coefficients,
                   np.array(noted.shape))
     lab.train(0, Participants(ids, weights(ids), 0, 0))
     return what.gather()

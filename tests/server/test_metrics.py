@@ -12,7 +12,7 @@ from sklearn.metrics import accuracy_score, adjusted_rand_score, f1_score
 from fedmpi.clients.measures import measure_logits
 from fedmpi.server.early_stopping import find_best_validation_line, name_validation_key
 from fedmpi.server.metrics import (
-    Groups,
+    ClusterTracker,
     compute_embedding,
     compute_gini,
     compute_worst_decile,
@@ -112,7 +112,7 @@ def test_the_worst_decile_is_a_tenth_rounded_up(n, worst):
 
 def test_groups_note_sizes_changes_and_the_rand_index():
     planted = np.array([0, 0, 1, 1, 2, 2])
-    groups = Groups(6, planted)
+    groups = ClusterTracker(6, planted)
     facts = groups.update(np.array([0, 1, 2]), np.array([3, 3, 0]), 4)
     assert facts["cluster_sizes"] == [1, 0, 0, 2] and facts["cluster_changes"] == 0
     # Clients seen so far count.
@@ -123,7 +123,7 @@ def test_groups_note_sizes_changes_and_the_rand_index():
 
 
 def test_groups_note_what_participants_tell_and_its_means():
-    groups, honest = Groups(4, np.array([0, 1, 1, 0]), ["other", "few-shot"]), np.full(4, True)
+    groups, honest = ClusterTracker(4, np.array([0, 1, 1, 0]), ["other", "few-shot"]), np.full(4, True)
     facts = groups.summarise(np.array([0, 1]), {"lam": np.array([1., 5.])}, honest)
     assert facts == {"lam_mean": 3., "lam_other": 1., "lam_few_shot": 5.}
     facts = groups.summarise(np.array([1, 3]), {"lam": np.array([7., 3.])}, honest)
@@ -132,15 +132,15 @@ def test_groups_note_what_participants_tell_and_its_means():
     # attackers do not count
     facts = groups.summarise(np.array([0]), {"lam": np.array([-9.])}, np.array([False, True, True, True]))
     assert facts == {"lam_mean": 5., "lam_other": 3., "lam_few_shot": 7.}
-    facts = Groups(2, None).summarise(np.array([1]), {"lam": np.array([2.])}, honest[:2])
+    facts = ClusterTracker(2, None).summarise(np.array([1]), {"lam": np.array([2.])}, honest[:2])
     # The groups have no names.
     assert facts == {"lam_mean": 2.}
-    assert np.isnan(Groups(2, np.array([0, 1]), ["a", "b"]).summarise(
+    assert np.isnan(ClusterTracker(2, np.array([0, 1]), ["a", "b"]).summarise(
         np.array([1]), {"lam": np.array([2.])}, honest[:2])["lam_a"])
 
 
 def test_purity_is_the_share_in_the_commonest_planted_group():
-    groups = Groups(6, np.array([0, 0, 1, 1, 2, 2]))
+    groups = ClusterTracker(6, np.array([0, 0, 1, 1, 2, 2]))
     # Clients seen so far count.
     assert groups.update(np.array([0, 1, 2]), np.array([3, 3, 0]), 4)["purity"] == 1
     assert groups.update(np.array([1, 3, 4, 5]), np.array([0, 0, 0, 2]), 4)["purity"] == pytest.approx((1 + 2 + 1) / 6)
@@ -148,7 +148,7 @@ def test_purity_is_the_share_in_the_commonest_planted_group():
     assert groups.update(np.arange(6), np.zeros(6, int), 4)["purity"] == pytest.approx(1 / 3)
     # If everybody is alone, purity is 1; the ARI shows that.
     assert groups.update(np.arange(6), np.arange(6), 6)["purity"] == 1
-    assert "purity" not in Groups(2, None).update(np.array([0]), np.array([0]), 1)
+    assert "purity" not in ClusterTracker(2, None).update(np.array([0]), np.array([0]), 1)
 
 
 def test_pictures_are_principal_components():
@@ -164,7 +164,7 @@ def test_pictures_are_principal_components():
 
 
 def test_without_planted_groups_there_is_no_rand_index():
-    assert "ari" not in Groups(2, None).update(np.array([0]), np.array([0]), 1)
+    assert "ari" not in ClusterTracker(2, None).update(np.array([0]), np.array([0]), 1)
 
 
 def test_the_first_of_rounds_that_are_equal_on_paper_is_the_best():

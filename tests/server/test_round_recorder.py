@@ -66,8 +66,8 @@ def test_every_number_of_a_round_stands_in_its_place(ready):
     run, rows = ready("data.clients=12", "attack={kind: noise, share: .1}"), table()
     run.recorder.__dict__["honest"] = np.isin(np.arange(12), HONEST)
     run.state.round, run.state.seconds = 2, 8.
-    run.state.groups.last[:] = [3, 1, -1, 0, 2, 5, 4, 7, 6, 9, 8, 11]
-    run.state.groups.each["lam"] = np.arange(12) / 7
+    run.state.clusters.last[:] = [3, 1, -1, 0, 2, 5, 4, 7, 6, 9, 8, 11]
+    run.state.clusters.each["lam"] = np.arange(12) / 7
     run.recorder.columns = {"T_comp": np.arange(12) / 3}
     run.recorder.record_round(rows, {"participants": 5, "seconds": 8.})
     line, columns = line_of(run), columns_of(run)

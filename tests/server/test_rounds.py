@@ -92,8 +92,8 @@ def test_the_facts_of_a_round(averaging):
     asked, trained, taken = who(run, [1, 3, 5, 8, 9]), who(run, [1, 3, 5, 9]), who(run, [1, 5, 9])
     taken.log(clusters=[2, 0, 2], k=4, iterations=3)
     taken.log_per_client(lam=[.5, 1.5, 4.])
-    run.state.groups.planted, n = np.arange(10) // 9, run.federation.sizes
-    run.state.groups.last[[1, 4]] = 2
+    run.state.clusters.planted, n = np.arange(10) // 9, run.federation.sizes
+    run.state.clusters.last[[1, 4]] = 2
     # columns of a round that was not evaluated
     run.recorder.columns = {"T_comp": np.zeros(10)}
     facts = run.recorder.record_participation(all_in_time(asked), trained, taken, (BYTES, BYTES))
@@ -111,7 +111,7 @@ def test_the_facts_of_a_round(averaging):
     np.testing.assert_allclose(run.recorder.columns["T_comm"], nan)
     nan[[1, 3, 5, 8, 9]] = 2 * 3e6 * n[[1, 3, 5, 8, 9]] / 2e9
     np.testing.assert_allclose(run.recorder.columns["T_comp"], nan)
-    assert run.state.groups.last.tolist() == [-1, 2, -1, -1, 2, 0, -1, -1, -1, 2]
+    assert run.state.clusters.last.tolist() == [-1, 2, -1, -1, 2, 0, -1, -1, -1, 2]
     # The method's own clusters are not renumbered.
     assert taken.facts["clusters"] == [2, 0, 2]
     assert "round 5: lost clients 8, left out bad updates of clients 3" in run.recorder.folder.log_path.read_text()

@@ -227,7 +227,7 @@ def test_what_messages_log_of_each_client_enters_the_books(ready, monkeypatch, a
     monkeypatch.setattr(run.pool, "train", lambda *a: train(*a) & (np.arange(len(a[1])) >= bad))
     run.run_rounds()
     assert bad == bool(run.state.metrics[-1]["bad_updates"])
-    age = run.state.groups.each["age"]
+    age = run.state.clusters.each["age"]
     known = np.flatnonzero(~np.isnan(age))
     assert len(known) and age[known].tolist() == (10 * known).tolist()
     assert run.state.metrics[-1]["age_mean"] == pytest.approx(10 * known.mean())

@@ -69,7 +69,7 @@ def test_a_round_is_shown_with_the_best_one_and_the_time_left(quiet):
 
 def finished(run, honest: int):
     run.recorder.__dict__["honest"] = np.arange(9) < honest
-    run.state = run.recorder.state = run.checkpoints.state = RunState(run.state.shared, run.state.groups, 40, 75., [
+    run.state = run.recorder.state = run.checkpoints.state = RunState(run.state.shared, run.state.clusters, 40, 75., [
         {"round": 20, "accuracy_mean": .875, "accuracy_weighted": .5, "accuracy_worst_decile": .5},
         {"round": 40, "accuracy_mean": .8125, "accuracy_weighted": .5, "accuracy_worst_decile": .25}])
     assert finish_run(run) == 0

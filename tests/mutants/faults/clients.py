@@ -34,7 +34,7 @@ FAULTS: list[tuple[str, str, str]] = [
      "self.seconds, self.seconds"),
     ("fedmpi.clients.evaluation:Evaluator.measure_clients", "WITHOUT_ADAPTATION)", "AFTER_TRAINING)"),
     ("fedmpi.clients.hosted:HostedClients.apply", "done < len(clients)", "True"),
-    ("fedmpi.clients.hosted:HostedClients.add_message", "torch.from_numpy(scales)", "torch.from_numpy(2 * scales)"),
+    ("fedmpi.clients.hosted:HostedClients.add_mixed_field", "torch.from_numpy(scales)", "torch.from_numpy(2 * scales)"),
     ("fedmpi.clients.hosted:HostedClients.get_training_samples", "classes - 1 - y", "classes - y"),
     # states, samples, homes
     ("fedmpi.clients.state_store:StateStore.read", "self._rows.move_to_end(client)", "pass"),
