@@ -107,7 +107,7 @@ def engine_turns(rig: Rig, name: str, shape: Shape, homes: np.ndarray) -> np.nda
     def turn(t):
         rig.round(t + 1, shape.participants / shape.clients, ranks)
         yield
-        rig.judge(t)
+        rig.evaluate(t)
         yield
     return measured(rig.world, turn, shape.rounds, 1)
 

@@ -31,7 +31,7 @@ def measure(world, model="cnn4", shape="cifar100", clients=20, samples=250, repe
             with timed_hashes() as spent:
                 begin = time.process_time()
                 rig.round(0)
-                rig.judge(0)
+                rig.evaluate(0)
                 seconds = time.process_time() - begin
             rows.append({"round_cpu_seconds": seconds, "hash_cpu_seconds": spent[0], "ratio": spent[0] / seconds})
     return {

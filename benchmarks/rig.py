@@ -6,7 +6,7 @@ import time
 import numpy as np
 
 from fedmpi.assembly import build_parts
-from fedmpi.clients.hooks import Hooks
+from fedmpi.clients.checked_method import CheckedMethod
 from fedmpi.comm.order_performer import OrderPerformer
 from fedmpi.comm.orders import UP
 from fedmpi.comm.rows import make_rows
@@ -22,7 +22,8 @@ class Rig:
         self.world, self.config = world, resolve({"data": {"clients": len(federation.sizes)}, **settings})
         self.parts = build_parts(world, self.config, federation, server_host="")
         self.shared = self.parts.shared
-        self.hooks = Hooks(self.parts.method, self.parts.pool.hosted.store.first, self.parts.up, federation.classes)
+        first = self.parts.pool.hosted.store.first
+        self.checked = CheckedMethod(self.parts.method, first, self.parts.up, federation.classes)
 
     def network(self):
         """Return a new module like the one that is trained."""
@@ -50,7 +51,7 @@ class Rig:
             ids = np.sort(np.random.default_rng(t).permutation(len(sizes))[:max(1, round(share * len(sizes)))])
         self.who = Participants(ids, sizes[ids], t, 0, len(sizes))
         begin = time.perf_counter()
-        send_messages(pool, self.hooks, self.shared, self.who)
+        send_messages(pool, self.checked, self.shared, self.who)
         pool.train(t, ids.astype(np.int64), False, self.shared, ranks)
         self.shared = self._served()
         seconds = time.perf_counter() - begin
@@ -66,13 +67,13 @@ class Rig:
         self.parts.pool.call(OrderPerformer.stop, np.int64(0))
 
     def _served(self):
-        return self.hooks.server(self.shared, make_rows(self.parts.pool, UP, self.parts.up), self.who)
+        return self.checked.server(self.shared, make_rows(self.parts.pool, UP, self.parts.up), self.who)
 
-    def judge(self, t: int) -> None:
+    def evaluate(self, t: int) -> None:
         """Measure all clients' models on their test data."""
         pool = self.parts.pool
         if self.world.rank:
             pool.serve()
             return
-        pool.judge(t, self.shared)
+        pool.evaluate(t, self.shared)
         pool.call(OrderPerformer.stop, np.int64(0))

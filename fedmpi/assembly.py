@@ -136,8 +136,8 @@ def build_parts(world: Transport, config: Config, federation: Federation, server
     malloc.keep_freed_memory()
     precision.set_precision(config.precision)
     where = assign_homes(federation.sizes, world.size, config.server.hosts_clients, config.placement, config.seed)
-    hosted = np.flatnonzero(where == world.rank)
-    device = gpu_card.choose_device(config, world, server_host, hosts=len(hosted) > 0)
+    hosted_ids = np.flatnonzero(where == world.rank)
+    device = gpu_card.choose_device(config, world, server_host, hosts=len(hosted_ids) > 0)
     if device.type == "cuda":
         gpu_card.use_deterministic_kernels()
         torch.cuda.set_device(device)
@@ -148,11 +148,12 @@ def build_parts(world: Transport, config: Config, federation: Federation, server
     up = rehearse_loop(method, shared, mine, sample)[1]
     engine_name, why = ((config.engine, "set") if config.engine != "auto" else
                         engine_choice.choose_by_network(method, shared, mine, sample, config.data.new_clients))
-    room = gpu_card.limit_memory(config, device, gpu_card.count_ranks_on_gpu(world, device))
-    engine = engine_choice.build_engine(engine_name, config, room)
-    group = HostedClients(at_work, shared, mine, engine, federation, hosted, config, device, room, context,
-                          list_newcomers(where, config.data.new_clients, world.rank), up)
+    limits = gpu_card.limit_memory(config, device, gpu_card.count_ranks_on_gpu(world, device))
+    engine = engine_choice.build_engine(engine_name, config, limits)
+    hosted = HostedClients(at_work, shared, mine, engine, federation, hosted_ids, config, device, limits, context,
+                           newcomers=list_newcomers(where, config.data.new_clients, world.rank), up=up)
     wanted = wants_gpu_direct(config.comm.cuda_aware, world, device)
     works, staged = probe_gpu_memory(config.comm.cuda_aware, world, device, wanted)
-    pool = RankPool(world, group, where, works, RobustMean.from_settings(config.server.aggregation, config.server.trim))
+    robust_mean = RobustMean.from_settings(config.server.aggregation, config.server.trim)
+    pool = RankPool(world, hosted, where, works, robust_mean)
     return Parts(config, method, federation, pool, shared, up, device, why, staged)

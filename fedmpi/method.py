@@ -36,8 +36,9 @@ if TYPE_CHECKING:
 Weights: TypeAlias = Tensor | tuple[Tensor, ...]
 
 # Names that version 0.1 had for parts of this interface.
-RENAMED_HOOKS = {"on": "with_model", "opening": "warm_up_participants", "note": "message_template", "down": "messages",
-                 "averages": "supports_robust_mean", "keeps_statistics": "supports_local_batchnorm"}
+RENAMED_FUNCTIONS = {
+    "on": "with_model", "opening": "warm_up_participants", "note": "message_template", "down": "messages",
+    "averages": "supports_robust_mean", "keeps_statistics": "supports_local_batchnorm"}
 
 
 class VectorKind(Enum):
@@ -158,7 +159,7 @@ class Method:
         # A title is inherited, a name that stands for one is not.
         if "title" not in vars(cls) and cls.title == cls.name_as_title:
             cls.title = cls.name_as_title = cls.__name__
-        for old, new in RENAMED_HOOKS.items():
+        for old, new in RENAMED_FUNCTIONS.items():
             if isinstance(vars(cls).get(old), FunctionType | bool):
                 raise BadInput(f"{cls.__module__}: {cls.__name__}.{old} is called {new} since version 0.2; rename it")
 

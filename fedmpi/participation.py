@@ -40,10 +40,10 @@ class Stragglers:
         """Return how many times as long as the median device each client's takes, (N,)."""
         return np.exp(self.spread * np.random.default_rng((seed, SPEEDS_STREAM)).standard_normal(clients))
 
-    def draw_jitter(self, clients: int, seed: int, when: int) -> np.ndarray:
-        """Return how many times as long as usually each client takes in round `when`, (N,); -1 is the round before
+    def draw_jitter(self, clients: int, seed: int, round: int) -> np.ndarray:
+        """Return how many times as long as usually each client takes in a round, (N,); -1 is the round before
         the first."""
-        generator = np.random.default_rng((seed, when + 1, JITTER_STREAM))
+        generator = np.random.default_rng((seed, round + 1, JITTER_STREAM))
         return np.exp(self.jitter * generator.standard_normal(clients))
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedmpi import __version__
 from fedmpi.assembly import Parts
-from fedmpi.clients.hooks import Hooks
+from fedmpi.clients.checked_method import CheckedMethod
 from fedmpi.clients.placement import Pace
 from fedmpi.comm.order_performer import OrderPerformer
 from fedmpi.config.idle_settings import list_idle_settings, list_settings_of_statistics
@@ -76,15 +76,15 @@ def make_run(parts: Parts, decision: Decision, progress: Progress, stop: Callabl
     movable = not first and parts.method.message_template() is None
     pace = Pace(pool.homes, movable=movable, row=nbytes(first),
                 sizes=federation.sizes if config.placement == "balanced" else None)
-    hooks = Hooks(parts.method, first, parts.up, federation.classes)
+    checked = CheckedMethod(parts.method, first, parts.up, federation.classes)
     disk_errors = DiskErrorPolicy(config.checkpoint.failure, progress)
     recorder = RoundRecorder(
-        config=config, hooks=hooks, pool=pool, federation=federation, folder=folder, progress=progress, state=state,
+        config=config, checked=checked, pool=pool, federation=federation, folder=folder, progress=progress, state=state,
         disk_errors=disk_errors, client_selector=selector, gpus=gpus)
     checkpoints = CheckpointWriter(
         config=config, pool=pool, federation=federation, folder=folder, progress=progress, state=state, gpus=gpus,
         facts=selector.describe_files())
-    return Run(config=config, hooks=hooks, pool=pool, federation=federation, progress=progress, state=state,
+    return Run(config=config, checked=checked, pool=pool, federation=federation, progress=progress, state=state,
                stopping=stop, pace=pace, client_selector=selector, deadline=decision.deadline, disk_errors=disk_errors,
                recorder=recorder, checkpoints=checkpoints, on_round=on_round)
 
@@ -131,7 +131,7 @@ def choose_convolutions(run: Run, snapshot: Snapshot | None) -> None:
     """Choose how engine `vmap` computes each convolution on a GPU. Both ways are timed once, all ranks take the faster
     one, and the choice is kept with the run; a restart takes it over. So neither ranks nor restarts differ in their
     last bits."""
-    pool, names = run.pool, convolutions.list_convolutions(run.hooks.method.model)
+    pool, names = run.pool, convolutions.list_convolutions(run.checked.method.model)
     if pool.hosted.engine.name != "vmap" or not run.recorder.gpus or not names:
         return
     kept = snapshot.extra.get("convolutions") if snapshot else None
@@ -144,7 +144,7 @@ def choose_convolutions(run: Run, snapshot: Snapshot | None) -> None:
 
 def depends_on_neighbours(run: Run) -> bool:
     """Say whether the last bits of a client may depend on the clients that are trained beside it."""
-    return run.pool.hosted.engine.name == "vmap" and bool(run.recorder.gpus or run.hooks.method.model.convolves)
+    return run.pool.hosted.engine.name == "vmap" and bool(run.recorder.gpus or run.checked.method.model.convolves)
 
 
 def announce_run(run: Run, parts: Parts, decision: Decision) -> None:

@@ -267,7 +267,7 @@ def list_keys(loc: tuple[int | str, ...], cls: type, values: Json) -> list[str]:
 
 
 class TrainSettings(Protocol):
-    """The settings of local training, see config.schema.Train: rooms below the configuration know them by this."""
+    """The settings of local training, see config.schema.Train: packages below the configuration know them by this."""
     @property
     def batch(self) -> int: """Return the samples of a step."""
     @property

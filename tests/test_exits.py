@@ -199,7 +199,7 @@ def test_what_is_refused_leaves_no_folder_and_one_line(bench, capsys):
     assert not bench.out("zero").exists()
 
 
-def test_judging_on_validation_needs_a_validation_part(bench, capsys):
+def test_evaluation_on_validation_needs_a_validation_part(bench, capsys):
     words, out = ["evaluate.on=validation", "data.split=[.7, 0, .3]"], str(bench.out("unvalidated"))
     assert run_alone(bench.config, words, out, world=Alone()) == 2
     assert capsys.readouterr().err == ("fedmpi: evaluate.on = validation, but data.split has no validation share: give "

@@ -33,7 +33,7 @@ def facts(bench, name) -> tuple[str, list[dict]]:
     return bench.result(name)["digest"], lines
 
 
-@pytest.mark.slow("forked ranks; test_newcomers.py says who judges whom, and that nobody else matters")
+@pytest.mark.slow("forked ranks; test_newcomers.py says who evaluates whom, and that nobody else matters")
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_any_number_of_ranks_measures_the_same(ranks, bench, alone):
     assert bench.run(ranks, f"on {ranks}", *ASKED).returncode == 0
@@ -57,7 +57,7 @@ def test_the_vectorised_engine_measures_the_same(bench, alone):
         assert [line[key] for key in KEYS] == pytest.approx([other[key] for key in KEYS], rel=1e-5)
 
 
-def test_a_round_that_is_the_last_one_afterwards_is_judged_with_them(bench, alone):
+def test_a_round_that_is_the_last_one_afterwards_is_evaluated_with_them(bench, alone):
     assert bench.lead("late", *ASKED, "evaluate.every=0", "rounds=4") == 0
     assert bench.lead("late2", *ASKED, "evaluate.every=2", "rounds=4", "checkpoint.every=3") == 0
     assert bench.lead("late2", *ASKED, "evaluate.every=0", "rounds=3",

@@ -123,7 +123,7 @@ def test_a_method_without_clusters_has_no_columns_of_them(bench):
     assert "cluster" not in found.clients() and found.clusters().shape == (1, 0)
 
 
-def test_a_clients_model_is_the_one_that_it_was_judged_by(bench, config):
+def test_a_clients_model_is_the_one_that_it_was_evaluated_by(bench, config):
     from fedmpi.config.schema import load_config
     from fedmpi.data.federation import Federation, prepare_federation
     found, settings = fedmpi.run(config, out=bench.out("models"), quiet=True), load_config(config)

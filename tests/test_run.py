@@ -102,12 +102,12 @@ def test_the_seed_and_the_settings_change_the_digest(alone, bench):
 
 def test_evaluating_less_changes_only_the_books(alone, bench):
     assert bench.lead("rarely", "evaluate.every=2", "evaluate.after_training=off", "checkpoint.every=0") == 0
-    judged = {line["round"]: "accuracy_mean" in line for line in bench.metrics("rarely")}
-    assert judged == {1: False, 2: True, 3: True}
+    evaluated = {line["round"]: "accuracy_mean" in line for line in bench.metrics("rarely")}
+    assert evaluated == {1: False, 2: True, 3: True}
     assert bench.result("rarely")["digest"] == bench.result("alone")["digest"]
 
 
-def test_judging_everybody_after_training_leaves_no_trace(bench):
+def test_evaluating_everybody_after_training_leaves_no_trace(bench):
     assert bench.lead("all", "evaluate.after_training=all", "train.participation=.5") == 0
     assert bench.lead("none", "evaluate.after_training=off", "train.participation=.5") == 0
     assert bench.result("all")["digest"] == bench.result("none")["digest"]

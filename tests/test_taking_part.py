@@ -60,7 +60,7 @@ def test_what_decided_may_not_change_after_a_stop(bench, tmp_path, capfd):
 
 
 def test_who_is_lost_is_not_slow(bench):
-    """A lost client trains only to be judged, or mixes, as others do that do not take part: with all its steps."""
+    """A lost client trains only to be evaluated, or mixes, as others do that do not take part: with all its steps."""
     words = ["rounds=1", "faults.drop=.6", "train.participation=1", "evaluate.after_training=all"]
     slow = "stragglers={{step_seconds: .3, spread: .5, deadline: {}, late: partial}}"
     for deadline, *method in ((.8, "method=fedavg"),

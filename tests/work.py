@@ -113,7 +113,7 @@ def training(engine, verb, image=False):
 def laboratory():
     """Return a laboratory that has trained one round of FedAvg."""
     lab = Lab(method("fedavg", mlp()), Digits(), world=Two())
-    lab.train(0, judge=True)
+    lab.train(0, evaluates=True)
     return lab
 
 
@@ -131,9 +131,10 @@ def cases() -> dict:
         "loop: mlp, momentum and pulls": training(Loop(), pull_momentum),
         "vmap: mlp": training(Vmap(), plain), "vmap: mlp, momentum and pulls": training(Vmap(), pull_momentum),
         "sum: 8 clients": lambda: lab.rows().w.mean(lab.federation.sizes),
-        "judged: 1 client": lambda: lab.group.evaluator.measure_now(lab.shared.w, *lab.group.evaluator.get_samples(2)),
-        "judged: 8 clients": lambda: lab.pool.judge(1, lab.shared),
-        "trained: 8 clients": lambda: lab.train(0, judge=True),
+        "evaluated: 1 client": lambda: lab.group.evaluator.measure_now(
+            lab.shared.w, *lab.group.evaluator.get_samples(2)),
+        "evaluated: 8 clients": lambda: lab.pool.evaluate(1, lab.shared),
+        "trained: 8 clients": lambda: lab.train(0, evaluates=True),
         "order: touched": order(lab, OrderPerformer.gather_touched),
         "order: a sum": order(lab, OrderPerformer.sum_rows, small, np.full(8, .125)),
         "order: 8 rows": order(lab, OrderPerformer.gather_rows, large, np.empty(0, np.float32))}

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from fedmpi.assembly import build_parts
-from fedmpi.clients.hooks import Hooks
+from fedmpi.clients.checked_method import CheckedMethod
 from fedmpi.clients.state_store import compute_digest, copy_to_numpy
 from fedmpi.comm.order_performer import OrderPerformer
 from fedmpi.comm.orders import UP
@@ -55,7 +55,7 @@ class Lab:
                                "seed": 3, "train": train, **settings})
         self.parts = build_parts(Solo(), self.config, federation, server_host="")
         self.group, self.pool, self.shared = self.parts.pool.hosted, self.parts.pool, self.parts.shared
-        self.hooks = Hooks(self.parts.method, self.group.store.first, self.parts.up, federation.classes)
+        self.checked = CheckedMethod(self.parts.method, self.group.store.first, self.parts.up, federation.classes)
         self.take(engine, **forced)
 
     def take(self, name: str, **forced) -> Lab:
@@ -67,9 +67,9 @@ class Lab:
 
     def round(self, t: int, who: Participants | None = None) -> None:
         who = who or draw_participants(self.config, t, self.federation.sizes)
-        send_messages(self.pool, self.hooks, self.shared, who)
+        send_messages(self.pool, self.checked, self.shared, who)
         who = who.only(self.pool.train(t, who.ids, False, self.shared))
-        self.shared = self.hooks.server(self.shared, make_rows(self.pool, UP, self.parts.up), who)
+        self.shared = self.checked.server(self.shared, make_rows(self.pool, UP, self.parts.up), who)
 
     def go(self, rounds: int) -> Lab:
         """Run the warm-up round, if the method has one, and the first rounds; then evaluate once."""
@@ -79,7 +79,7 @@ class Lab:
                                         len(self.federation.sizes)))
         for t in range(rounds):
             self.round(t)
-        self.pool.judge(rounds, self.shared)
+        self.pool.evaluate(rounds, self.shared)
         return self
 
     def train(self) -> None:
@@ -87,8 +87,8 @@ class Lab:
         self.group.receive_shared([True] * len(self.shared), [copy_to_numpy(v) for v in self.shared])
         self.group.train(0, np.arange(len(self.federation.sizes)), self.group.clients, False)
 
-    def judge(self) -> None:
-        self.pool.judge(1, self.shared)
+    def evaluate(self) -> None:
+        self.pool.evaluate(1, self.shared)
 
     def state(self) -> dict[str, torch.Tensor]:
         """Return the state of the server and of all clients, by name, on the CPU."""

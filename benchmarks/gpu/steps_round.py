@@ -31,7 +31,7 @@ def profile_round(notes: Notes) -> None:
 
     def whole():
         lab.round(0)
-        lab.judge()
+        lab.evaluate()
     for name, look in notes.cases_of({"phases": note_phases, "kernels": note_kernels, "waits": note_waits}):
         # warm up
         whole()
@@ -133,7 +133,7 @@ def time_sums(notes: Notes) -> None:
         for engine in ("loop", "vmap"):
             lab = make(federation_of("cifar10", clients, 20), options.device, "cnn4", "float32", engine)
             lab.train()
-            put_sum(notes, f"judging, {engine}", clients, *notes.attempt(measure, lab.judge, options.device))
+            put_sum(notes, f"judging, {engine}", clients, *notes.attempt(measure, lab.evaluate, options.device))
 
 
 def put_sum(notes: Notes, what: str, clients: int, spent, error: str) -> None:

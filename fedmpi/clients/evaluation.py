@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import vmap
 
-from fedmpi.clients.hooks import Hooks
+from fedmpi.clients.checked_method import CheckedMethod
 from fedmpi.clients.measures import (
     CLIENT_MEASURES,
     Measure,
@@ -33,7 +33,7 @@ from fedmpi.clients.state_store import StateStore
 from fedmpi.engines import convolutions
 from fedmpi.engines.gpu_errors import is_out_of_memory, make_room_for_fewer
 from fedmpi.engines.padding import join_blocks, mark_own, pad_samples, split_blocks
-from fedmpi.engines.step_counter import JUDGED
+from fedmpi.engines.step_counter import EVALUATED
 from fedmpi.method import Method, State, Weights
 from fedmpi.models.build import SAMPLES_PER_PASS, as_input
 from fedmpi.models.losses import compute_loss
@@ -72,13 +72,14 @@ class ClientHolder(Protocol):
     # its name says whether many models are measured at once
     engine: Engine
     shared: State
-    hooks: Hooks
+    checked: CheckedMethod
 
     def get_training_samples(self, client: int) -> tuple[Tensor, Tensor]:
         """Return a client's training samples and labels."""
 
-    def apply(self, function: Callable[..., State], clients: list[int], shared: State, when: int,
-              whose: int | None = None, to_judge: bool = False, decays: bool = True) -> Iterator[tuple[int, State]]:
+    def apply(self, function: Callable[..., State], clients: list[int], shared: State, round: int,
+              whose: int | None = None, for_evaluation: bool = False,
+              decays: bool = True) -> Iterator[tuple[int, State]]:
         """Yield (client, function(shared, mine, data))."""
 
     def timed(self, phase: str) -> AbstractContextManager[None]:
@@ -106,15 +107,15 @@ class Evaluator:
     def measure_after_training(self, client: int, mine: State, up: State) -> None:
         """Measure the weights that a client has right after its local training, if these differ from those that it is
         evaluated with; known after `finish`."""
-        weights = self.hosted.hooks.trained(self.hosted.shared, mine, up)
+        weights = self.hosted.checked.trained(self.hosted.shared, mine, up)
         if weights is not None:
             self.measure(self.after_training, client, client, weights)
 
-    def measure_clients(self, when: int, n: int) -> np.ndarray:
-        """Measure the model that each hosted client would use in round `when`, and that of each new client.
+    def measure_clients(self, round: int, n: int) -> np.ndarray:
+        """Measure the model that each hosted client would use in this round, and that of each new client.
 
         Args:
-            when: number of the round, from 0
+            round: number of the round, from 0
             n: number of clients on all ranks, without the m new ones
 
         Returns:
@@ -126,19 +127,19 @@ class Evaluator:
         hosted, both = self.hosted, len(self.parts) > 1
         found: dict[tuple[int, int], np.ndarray] = {}
         table = np.zeros((n + hosted.config.data.new_clients, 3 + both, 1 + len(CLIENT_MEASURES) + len(self.measures)))
-        with hosted.timed("judge"):
-            for client, weights in hosted.apply(hosted.hooks.personal, hosted.clients, hosted.shared, when, JUDGED,
-                                                to_judge=True):
+        with hosted.timed("evaluate"):
+            for client, weights in hosted.apply(hosted.checked.personal, hosted.clients, hosted.shared, round,
+                                                EVALUATED, for_evaluation=True):
                 self.measure(found, (client, BEFORE_TRAINING), client, weights)
                 if both:
                     self.measure(found, (client, ON_VALIDATION), client, weights, part=1)
-                weights = hosted.hooks.unadapted(hosted.shared, hosted.store.read(client))
+                weights = hosted.checked.unadapted(hosted.shared, hosted.store.read(client))
                 if weights is not None:
                     self.measure(found, (client, WITHOUT_ADAPTATION), client, weights)
             # Their steps are not counted: the records state the steps behind the models of those that take part.
             if hosted.newcomers:
-                served = hosted.apply(hosted.hooks.serve_newcomer, hosted.newcomers, hosted.shared, when, decays=False)
-                for client, weights in served:
+                for client, weights in hosted.apply(
+                        hosted.checked.serve_newcomer, hosted.newcomers, hosted.shared, round, decays=False):
                     self.measure(found, (client, BEFORE_TRAINING), client, weights)
             self.finish()
             found |= {(client, AFTER_TRAINING): row for client, row in self.after_training.items()}
@@ -161,14 +162,14 @@ class Evaluator:
             logits = self.compute_logits(weights, x)
             self.tallies.append(([(into, key)], score_batch(logits[None], y[None], torch.ones_like(y[None]))))
 
-    def measure_training_losses(self, when: int, clients: Sequence[int]) -> np.ndarray:
-        """Return the mean loss of hosted clients on their training samples, (n,), by which round `when` chooses: of
+    def measure_training_losses(self, round: int, clients: Sequence[int]) -> np.ndarray:
+        """Return the mean loss of hosted clients on their training samples, (n,), by which the round chooses: of
         the weights that they are evaluated with, before these are adapted."""
-        hosted, hooks = self.hosted, self.hosted.hooks
-        with hosted.timed("judge"):
-            first = {client: hooks.unadapted(hosted.shared, hosted.store.read(client)) for client in clients}
+        hosted, checked = self.hosted, self.hosted.checked
+        with hosted.timed("evaluate"):
+            first = {client: checked.unadapted(hosted.shared, hosted.store.read(client)) for client in clients}
             rest = [client for client, weights in first.items() if weights is None]
-            first |= dict(hosted.apply(hooks.personal, rest, hosted.shared, when))
+            first |= dict(hosted.apply(checked.personal, rest, hosted.shared, round))
             losses = [compute_loss(self.compute_logits(first[client], x), y) for client in clients
                       for x, y in [hosted.get_training_samples(client)]]
             return torch.stack(losses).double().cpu().numpy() if losses else np.empty(0)
@@ -194,7 +195,7 @@ class Evaluator:
     def compute_logits(self, weights: Weights, x: Tensor) -> Tensor:
         """Return the logits (s, c) of weights for samples x (s, ...) as stored."""
         self.hosted.method.model.eval()
-        return torch.cat([self.hosted.hooks.predict(weights, as_input(part)) for part in x.split(SAMPLES_PER_PASS)])
+        return torch.cat([self.hosted.checked.predict(weights, as_input(part)) for part in x.split(SAMPLES_PER_PASS)])
 
     def finish(self) -> None:
         """Measure the models that wait, and read all measures at once."""
@@ -255,7 +256,7 @@ class Evaluator:
 
     def _apply_models(self, w: Weights, x: Tensor) -> Tensor:
         """Return the outputs (k, s, ...) of k models, whose leaves are stacked, for samples x (k, s, ...) as stored."""
-        return vmap(self.hosted.hooks.predict)(w, as_input(x.flatten(0, 1)).unflatten(0, x.shape[:2]))
+        return vmap(self.hosted.checked.predict)(w, as_input(x.flatten(0, 1)).unflatten(0, x.shape[:2]))
 
 
 def describe_form(weights: Weights) -> tuple[str, ...]:

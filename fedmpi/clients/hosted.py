@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from fedmpi.clients import updates
+from fedmpi.clients.checked_method import CheckedMethod
 from fedmpi.clients.evaluation import Evaluator
-from fedmpi.clients.hooks import Hooks
 from fedmpi.clients.measures import load_measures
 from fedmpi.clients.partial_sums import PartialSums
 from fedmpi.clients.sample_cache import SampleCache
@@ -31,7 +31,7 @@ from fedmpi.engines.gpu_waiting import wait_for_device
 from fedmpi.engines.pass_memory import PassMemory
 from fedmpi.engines.rehearsal import make_blank_message
 from fedmpi.engines.result_memory import ResultMemory
-from fedmpi.engines.step_counter import JUDGED, OTHERS, PARTICIPANTS, StepCounter
+from fedmpi.engines.step_counter import EVALUATED, OTHERS, PARTICIPANTS, StepCounter
 from fedmpi.errors import ROUND_GIVEN_UP, GivenUp
 from fedmpi.faults import choose_attackers
 from fedmpi.method import Method, State
@@ -53,25 +53,25 @@ class HostedClients:
         newcomers: numbers of the new clients that are evaluated here, which are never trained
         config: the run's configuration
         device: where clients are trained and their states lie
-        room: bytes for states, samples and chunks of clients; default: as the configuration says
+        limits: bytes for states, samples and chunks of clients; default: as the configuration says
         context: what this rank's parts share
         up: one client's Up, with which those that own methods return are compared"""
 
     def __init__(self, method: Method, first_shared: State, first_mine: State, engine: Engine, federation: Federation,
                  clients: Iterable[int], config: Config, device: torch.device,
-                 room: gpu_card.MemoryLimits | None = None, context: RankContext | None = None,
+                 limits: gpu_card.MemoryLimits | None = None, context: RankContext | None = None,
                  newcomers: Sequence[int] = (), up: State = None):
         self.method, self.engine, self.config, self.device = method, engine, config, device
         self.context = context or RankContext()
         self.clients, self.newcomers = [*map(int, clients)], [*newcomers]
         self.attackers = set(choose_attackers(config.attack, len(federation.sizes), config.seed).tolist())
         self.skips_bad_updates = config.faults.bad_update == "skip"
-        self.room = room = room or gpu_card.limit_memory(config, device)
+        self.limits = limits = limits or gpu_card.limit_memory(config, device)
         first = type(first_mine)(*(v.to(device) for v in first_mine))
-        self.hooks = Hooks(method, first_mine, up, federation.classes)
-        self.store = StateStore(first, room.states, config.state.scratch if self.clients else None)
-        self.samples = SampleCache(federation, device, room.samples)
-        self.evaluator = Evaluator(self, config.judged_on, load_measures(config.evaluate.measures))
+        self.checked = CheckedMethod(method, first_mine, up, federation.classes)
+        self.store = StateStore(first, limits.states, config.state.scratch if self.clients else None)
+        self.samples = SampleCache(federation, device, limits.samples)
+        self.evaluator = Evaluator(self, config.evaluated_on, load_measures(config.evaluate.measures))
         self.sums, self.counter = PartialSums(self), StepCounter()
         self.passes, self.results = PassMemory(), ResultMemory()
         # the server's state as it was last received
@@ -85,7 +85,7 @@ class HostedClients:
         # for the next round: what the server addressed to clients, and the part of their steps that they make
         self.messages: dict[int, State] = {}
         self.portions: dict[int, Portion] = {}
-        self.seconds = {"train": 0., "judge": 0.}
+        self.seconds = {"train": 0., "evaluate": 0.}
 
     def get_training_samples(self, client: int) -> tuple[Tensor, Tensor]:
         """Return a client's training samples and labels; an attacker may flip its labels."""
@@ -93,9 +93,9 @@ class HostedClients:
         flips = attack is not None and attack.kind == "label_flip" and client in self.attackers
         return x, self.samples.federation.classes - 1 - y if flips else y
 
-    def plan_training(self, when: int, to_judge: bool = False, decays: bool = True) -> LocalTraining:
-        """Return the settings of local training in round `when`, or of what only serves evaluation before it."""
-        return batch_plan.get_local_training(self.config, when, to_judge, decays)
+    def plan_training(self, round: int, for_evaluation: bool = False, decays: bool = True) -> LocalTraining:
+        """Return the settings of local training in a round, or of what only serves evaluation before it."""
+        return batch_plan.get_local_training(self.config, round, for_evaluation, decays)
 
     def receive_shared(self, changed: Iterable[bool], arrays: Iterable[np.ndarray | Tensor]) -> None:
         """Take the fields of the server's state that changed, and keep the others.
@@ -115,19 +115,20 @@ class HostedClients:
         yield
         self.seconds[phase] += time.perf_counter() - begin
 
-    def apply(self, function: Callable[..., State], clients: list[int], shared: State, when: int,
-              whose: int | None = None, to_judge: bool = False, decays: bool = True) -> Iterator[tuple[int, State]]:
-        """Yield (client, function(shared, mine, data)) for each of some hosted clients, in round `when`; give up before
+    def apply(self, function: Callable[..., State], clients: list[int], shared: State, round: int,
+              whose: int | None = None, for_evaluation: bool = False,
+              decays: bool = True) -> Iterator[tuple[int, State]]:
+        """Yield (client, function(shared, mine, data)) for each of some hosted clients, in a round; give up before
         the next client if somebody waits too long for the end.
 
         Args:
             whose: as what gradient steps are counted (see engines/step_counter.py); None: they are not
-            to_judge: whether they train only to be evaluated; see get_local_training, also for `decays`"""
-        self.context.round = when
-        self.counter.begin(whose, warm_up=when < 0)
-        self.passes.begin(shared, fills=whose == JUDGED)
-        self.results.begin(when, fills=whose == JUDGED)
-        results = self.engine.apply(function, clients, shared, self, self.plan_training(when, to_judge, decays))
+            for_evaluation: whether they train only to be evaluated; see get_local_training, also for `decays`"""
+        self.context.round = round
+        self.counter.begin(whose, warm_up=round < 0)
+        self.passes.begin(shared, fills=whose == EVALUATED)
+        self.results.begin(round, fills=whose == EVALUATED)
+        results = self.engine.apply(function, clients, shared, self, self.plan_training(round, for_evaluation, decays))
         for done, pair in enumerate(results, 1):
             yield pair
             if done < len(clients):
@@ -144,41 +145,41 @@ class HostedClients:
         if self.context.waits() > grace:
             raise GivenUp(f"asked to stop more than {grace:g} s ago (checkpoint.grace): {ROUND_GIVEN_UP}")
 
-    def train(self, when: int, everybody: np.ndarray, here: Iterable[int], judge: bool) -> None:
+    def train(self, round: int, everybody: np.ndarray, here: Iterable[int], evaluates: bool) -> None:
         """Train the participants that are `here`; what they send stays here for `sums`.
 
         Args:
-            when: number of the round
+            round: number of the round
             everybody: the participants on all ranks, ascending
             here: those of them that train on this rank
-            judge: measure clients right after their training, as `evaluate.after_training` says"""
+            evaluates: measure clients right after their training, as `evaluate.after_training` says"""
         with self.timed("train"):
             self.context.has_begun = True
             shared, evaluator, after = self.shared, self.evaluator, self.config.evaluate.after_training
             self.here = [int(i) for i in here]
             self.ups, evaluator.after_training, self.largest = dict.fromkeys(self.here), {}, {}
-            for client, (mine, up) in self.apply(self.hooks.client, self.here, shared, when, PARTICIPANTS):
+            for client, (mine, up) in self.apply(self.checked.client, self.here, shared, round, PARTICIPANTS):
                 sent = updates.alter_update(self.config, self.method.model, client, client in self.attackers, shared,
-                                            up, when)
+                                            up, round)
                 if self.skips_bad_updates and not updates.fits_exact_sums(mine, sent):
                     # its state stays what it was
                     self.ups.pop(client)
                     continue
                 self._keep(client, mine, known=self.skips_bad_updates)
                 self.ups[client] = sent
-                if judge and after != "off":
+                if evaluates and after != "off":
                     evaluator.measure_after_training(client, mine, up)
             # who is lost does what all do that do not take part, wholly
             self.portions.clear()
-            judges_all = judge and after == "all"
-            rest = np.setdiff1d(self.clients, everybody).tolist() if self.method.idles or judges_all else []
+            evaluates_all = evaluates and after == "all"
+            rest = np.setdiff1d(self.clients, everybody).tolist() if self.method.idles or evaluates_all else []
             # train the others too, only to measure them; their new state is discarded
-            for client, (mine, up) in self.apply(self.hooks.client, rest, shared, when) if judges_all else ():
+            for client, (mine, up) in self.apply(self.checked.client, rest, shared, round) if evaluates_all else ():
                 evaluator.measure_after_training(client, mine, up)
             # who does not take part has none, measured or not
             self.messages.clear()
             if self.method.idles:
-                for client, mine in self.apply(self.hooks.idle, rest, shared, when, OTHERS):
+                for client, mine in self.apply(self.checked.idle, rest, shared, round, OTHERS):
                     self._keep(client, mine)
             evaluator.finish()
             self._refuse_bad_states()
@@ -214,17 +215,17 @@ class HostedClients:
     def add_mixed_field(self, slot: int, client: int, totals: np.ndarray | Tensor, scales: np.ndarray,
                         shape: tuple[int, ...]) -> None:
         """Keep a field of a client's message: the sums `totals` (m, d) times `scales` (m,), in this shape."""
-        like, totals = self.hooks.message_template, exact.read_sum(torch.as_tensor(totals))
+        like, totals = self.checked.message_template, exact.read_sum(torch.as_tensor(totals))
         field = (totals * torch.from_numpy(scales).to(totals.device)[:, None]).reshape(shape).to(like[slot].dtype)
         self._keep_field(slot, client, field)
 
     def add_server_field(self, slot: int, client: int, row: np.ndarray) -> None:
         """Keep a field of what the server made for a hosted client alone; `row` is its bytes."""
-        like = self.hooks.message_template[slot]
+        like = self.checked.message_template[slot]
         self._keep_field(slot, client, torch.tensor(row).view(like.dtype).view(like.shape))
 
     def _keep_field(self, slot: int, client: int, field: Tensor) -> None:
-        fields: State = self.messages.get(client, self.hooks.message_template)
+        fields: State = self.messages.get(client, self.checked.message_template)
         self.messages[client] = fields._replace(**{fields._fields[slot]: field.to(self.device)})
 
     def time_engines(self) -> np.ndarray:
@@ -237,7 +238,7 @@ class HostedClients:
 
     def use_engine(self, engine: str) -> None:
         """Train with another engine from now on."""
-        self.engine = engine_choice.build_engine(engine, self.config, self.room)
+        self.engine = engine_choice.build_engine(engine, self.config, self.limits)
 
     def time_convolutions(self) -> np.ndarray:
         """Time both ways of every convolution on a GPU, (2, layers) seconds: grouped, as products of patches."""
@@ -289,8 +290,8 @@ class HostedClients:
 
     def take_seconds(self) -> tuple[float, float]:
         """Return the seconds of training and of evaluation since the last call."""
-        spent, self.seconds = self.seconds, {"train": 0., "judge": 0.}
-        return spent["train"], spent["judge"]
+        spent, self.seconds = self.seconds, {"train": 0., "evaluate": 0.}
+        return spent["train"], spent["evaluate"]
 
     @property
     def trains_on_gpu(self) -> bool:

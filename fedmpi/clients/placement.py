@@ -92,7 +92,7 @@ class Pace:
             self.training_ranks = self.homes[who.ids]
         return self.training_ranks
 
-    def record(self, train_seconds: np.ndarray, judge_seconds: np.ndarray, who: Participants) -> JsonObject:
+    def record(self, train_seconds: np.ndarray, evaluation_seconds: np.ndarray, who: Participants) -> JsonObject:
         """Learn from how long each rank trained and evaluated in a round, (ranks,). Return the round's facts for
         metrics.jsonl, among them imbalance (longest training time / mean) and idle share (mean waiting time / longest
         training time)."""
@@ -108,7 +108,7 @@ class Pace:
             mean = self.speeds.mean()
             self.speeds = np.where(costs > 0, self.speeds, mean + FADING * (self.speeds - mean))
         busy, longest = train.mean(), max(train.max(), 1e-9)
-        return {"seconds_train": float(train.max()), "seconds_judge": float(judge_seconds[self.hosts].max()),
+        return {"seconds_train": float(train.max()), "seconds_judge": float(evaluation_seconds[self.hosts].max()),
                 "imbalance": float(longest / max(busy, 1e-9)), "idle_share": float(1 - busy / longest)}
 
     def plan_moves(self, left: int) -> tuple[np.ndarray, np.ndarray] | None:

@@ -1,6 +1,6 @@
 """Refuse what functions of a method return if no run can work with it; the message names their file and line.
 
-The error is BadInput; in a round clients/hooks.py makes a failure of it."""
+The error is BadInput; in a round clients/checked_method.py makes a failure of it."""
 from __future__ import annotations
 
 import inspect

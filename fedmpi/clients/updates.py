@@ -25,12 +25,12 @@ from fedmpi.models.flat import Model
 ATTACK_STREAM = 0xA77A
 
 
-def alter_update(config: Config, model: Model, client: int, attacks: bool, shared: State, up: State, when: int
+def alter_update(config: Config, model: Model, client: int, attacks: bool, shared: State, up: State, round: int
                  ) -> State:
-    """Return a client's update of round `when` as the server takes it: after an attack, and clipped."""
+    """Return a client's update in a round as the server takes it: after an attack, and clipped."""
     attack, longest = config.attack, config.server.clip_norm
     if attack is not None and attack.kind != "label_flip" and attacks:
-        up = attack_update(attack, shared, up, make_generator(config.seed, when, client, ATTACK_STREAM))
+        up = attack_update(attack, shared, up, make_generator(config.seed, round, client, ATTACK_STREAM))
         clamp_variances(model, up)
     return up if longest is None else clip_update(shared, up, longest)
 

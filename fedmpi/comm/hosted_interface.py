@@ -1,7 +1,7 @@
 """What orders ask of the clients that a rank hosts, as types; fedmpi/clients/ implements them.
 
-This room may not import that one: the ranks' orders do not know how clients are trained and measured. Legend of shapes:
-n clients of an order, N clients of all ranks, d parameters, k groups, m parts of a message."""
+This package may not import that one: the ranks' orders do not know how clients are trained and measured. Legend of
+shapes: n clients of an order, N clients of all ranks, d parameters, k groups, m parts of a message."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
@@ -40,11 +40,11 @@ class States(Protocol):
 class Measures(Protocol):
     """Measures of this rank's clients: see clients/evaluation.py."""
 
-    def measure_clients(self, when: int, n: int) -> np.ndarray:
-        """Return the measures of hosted clients before round `when`; the rows of all others of the n are 0."""
+    def measure_clients(self, round: int, n: int) -> np.ndarray:
+        """Return the measures of hosted clients before this round; the rows of all others of the n are 0."""
 
-    def measure_training_losses(self, when: int, clients: Sequence[int]) -> np.ndarray:
-        """Return the mean loss of hosted clients on their training samples before round `when`, (n,)."""
+    def measure_training_losses(self, round: int, clients: Sequence[int]) -> np.ndarray:
+        """Return the mean loss of hosted clients on their training samples before this round, (n,)."""
 
 
 class Steps(Protocol):
@@ -91,8 +91,8 @@ class Hosted(Protocol):
     def receive_shared(self, changed: Iterable[bool], arrays: Iterable[np.ndarray | Tensor]) -> None:
         """Take the fields of the server's state that changed, and keep the others."""
 
-    def train(self, when: int, everybody: np.ndarray, here: Iterable[int], judge: bool) -> None:
-        """Train the participants that are `here` in round `when`, and keep what they send."""
+    def train(self, round: int, everybody: np.ndarray, here: Iterable[int], evaluates: bool) -> None:
+        """Train the participants that are `here` in this round, and keep what they send."""
 
     def check_grace(self) -> None:
         """Raise GivenUp if somebody waits too long for the end of the round."""

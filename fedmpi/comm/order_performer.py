@@ -3,7 +3,7 @@ collective.
 
 Results are those that rank 0 receives. Arguments that several orders have:
     ref: the rows, a RowRef as an array (orders.py).
-    when: the round.
+    round: the round.
     ids: clients, ascending.
     changed, *state: the server's state: which of its fields changed, (fields,) bool, and these fields.
 Legend: N clients, n rows or participants, d length of a row, k groups."""
@@ -53,19 +53,19 @@ class OrderPerformer:
         """End the run with an exit code: workers leave their loop before, and rank 0 goes on by itself."""
 
     @order(first_state=5)
-    def train(self, when: np.ndarray, ids: np.ndarray, ranks: np.ndarray, judge: np.ndarray, changed: np.ndarray,
+    def train(self, round: np.ndarray, ids: np.ndarray, ranks: np.ndarray, evaluates: np.ndarray, changed: np.ndarray,
               *state: np.ndarray | Tensor) -> np.ndarray | None:
         """Train participants.
 
         Args:
             ids: the participants, (n,).
             ranks: the rank that trains each, (n,).
-            judge: whether clients are measured after this round.
+            evaluates: whether clients are measured after this round.
 
         Returns: 1 for a bad update, (n,); None if bad updates end the run."""
         self.ids, self.ranks = np.array(ids), np.array(ranks)
         self.hosted.receive_shared(changed, state)
-        self.hosted.train(int(when), self.ids, self.ids[self.ranks == self.world.rank], bool(judge))
+        self.hosted.train(int(round), self.ids, self.ids[self.ranks == self.world.rank], bool(evaluates))
         return self.world.reduce(self.hosted.find_bad_updates(self.ids)) if self.hosted.skips_bad_updates else None
 
     @order()
@@ -147,12 +147,12 @@ class OrderPerformer:
                 self.hosted.add_server_field(int(slot), client, row)
 
     @order(first_state=2)
-    def judge(self, when: np.ndarray, changed: np.ndarray,
+    def evaluate(self, round: np.ndarray, changed: np.ndarray,
               *state: np.ndarray | Tensor) -> tuple[np.ndarray, RankReports] | None:
         """Return the measures of all clients and of the m new ones, (N + m, 3 or 4, 1 + measures), and what
         `gather_reports` returns."""
         self.hosted.receive_shared(changed, state)
-        table = self.hosted.evaluator.measure_clients(int(when), len(self.homes))
+        table = self.hosted.evaluator.measure_clients(int(round), len(self.homes))
         own = self._make_report()
         reports = np.zeros((self.world.size, len(own)))
         reports[self.world.rank] = own
@@ -171,13 +171,13 @@ class OrderPerformer:
         self.hosted.set_portions(ids, portions)
 
     @order(first_state=3)
-    def measure_losses(self, when: np.ndarray, ids: np.ndarray, changed: np.ndarray,
+    def measure_losses(self, round: np.ndarray, ids: np.ndarray, changed: np.ndarray,
                        *state: np.ndarray | Tensor) -> np.ndarray | None:
         """Return the mean loss of each client of `ids` on its training samples."""
         self.hosted.receive_shared(changed, state)
         homes = self.homes[ids]
         here = ids[homes == self.world.rank].tolist()
-        return self._gather_in_order(self.hosted.evaluator.measure_training_losses(int(when), here), homes)
+        return self._gather_in_order(self.hosted.evaluator.measure_training_losses(int(round), here), homes)
 
     @order()
     def gather_reports(self) -> RankReports | None:

@@ -28,7 +28,7 @@ OrderResult: TypeAlias = Any
 
 
 class RankPool:
-    """All ranks, seen from one of them: rank 0 calls `train`, `judge` and `call`, and each worker calls `serve`.
+    """All ranks, seen from one of them: rank 0 calls `train`, `evaluate` and `call`, and each worker calls `serve`.
 
     Args:
         world: the ranks.
@@ -65,29 +65,29 @@ class RankPool:
         """Say whether some rank was asked to stop, as far as rank 0 knows."""
         return self.performer.stop_requested
 
-    def train(self, when: int, ids: np.ndarray, judge: bool, shared: tuple[Tensor, ...],
+    def train(self, round: int, ids: np.ndarray, evaluates: bool, shared: tuple[Tensor, ...],
               ranks: np.ndarray | None = None) -> np.ndarray:
         """Let participants train; return whose updates arrived, (n,) bool: all, unless bad ones are skipped.
 
         Args:
-            when: number of the round.
+            round: number of the round.
             ids: the participants, ascending, (n,).
-            judge: measure them right after their training.
+            evaluates: measure them right after their training.
             shared: the server's state.
             ranks: the rank that trains each of them, (n,); default: its home.
         Raises:
             GivenUp: also in a later order, if rank 0 was asked to stop and has waited too long for their training."""
         ranks = self.homes[ids] if ranks is None else ranks
-        bad = self.call(OrderPerformer.train, np.int64(when), ids, ranks, np.bool_(judge),
+        bad = self.call(OrderPerformer.train, np.int64(round), ids, ranks, np.bool_(evaluates),
                         *self.list_changed_fields(shared))
         if bad is None or not bad.any():
             return np.ones(len(ids), bool)
         self.call(OrderPerformer.dismiss, bad > 0)
         return bad == 0
 
-    def judge(self, when: int, shared: tuple[Tensor, ...]) -> tuple[np.ndarray, RankReports]:
+    def evaluate(self, round: int, shared: tuple[Tensor, ...]) -> tuple[np.ndarray, RankReports]:
         """Return the measures of all clients (see Evaluator.measure_clients), and the ranks' reports."""
-        return self.call(OrderPerformer.judge, np.int64(when), *self.list_changed_fields(shared))
+        return self.call(OrderPerformer.evaluate, np.int64(round), *self.list_changed_fields(shared))
 
     def deliver(self, slot: int, ids: np.ndarray, rows: Tensor) -> None:
         """Send each client of `ids` its own row of what the server made, as one field of its message.
@@ -103,10 +103,10 @@ class RankPool:
         self.call(OrderPerformer.deliver, np.int64(slot), ids, np.int64(self.performer.outgoing.shape[1]))
         self.performer.outgoing = None
 
-    def measure_losses(self, when: int, ids: np.ndarray, shared: tuple[Tensor, ...]) -> np.ndarray:
-        """Return the mean loss of clients `ids` (n,), ascending, on their training samples before round `when`, (n,).
+    def measure_losses(self, round: int, ids: np.ndarray, shared: tuple[Tensor, ...]) -> np.ndarray:
+        """Return the mean loss of clients `ids` (n,), ascending, on their training samples before this round, (n,).
         """
-        losses: np.ndarray = self.call(OrderPerformer.measure_losses, np.int64(when), ids,
+        losses: np.ndarray = self.call(OrderPerformer.measure_losses, np.int64(round), ids,
                                        *self.list_changed_fields(shared))
         return losses
 

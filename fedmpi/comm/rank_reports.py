@@ -12,7 +12,7 @@ class RankReports:
     """The reports of r ranks, each of what happened since its last one."""
     # seconds of training, and of evaluation, (r,)
     train_seconds: np.ndarray
-    judge_seconds: np.ndarray
+    evaluation_seconds: np.ndarray
     # whether the rank trains on a GPU, and whether it was asked to stop, (r,) bool
     on_gpu: np.ndarray
     stop_requested: np.ndarray
@@ -22,13 +22,13 @@ class RankReports:
     steps: np.ndarray
 
     @staticmethod
-    def to_row(train_seconds: float, judge_seconds: float, on_gpu: bool, stop_requested: bool, peak_memory: np.ndarray,
-               steps: np.ndarray) -> np.ndarray:
+    def to_row(train_seconds: float, evaluation_seconds: float, on_gpu: bool, stop_requested: bool,
+               peak_memory: np.ndarray, steps: np.ndarray) -> np.ndarray:
         """Return the report of one rank as a row, which `from_rows` reads."""
-        return np.array([train_seconds, judge_seconds, on_gpu, stop_requested, *peak_memory, *steps], float)
+        return np.array([train_seconds, evaluation_seconds, on_gpu, stop_requested, *peak_memory, *steps], float)
 
     @classmethod
     def from_rows(cls, rows: np.ndarray) -> RankReports:
         """Return the reports of all ranks, whose rows `to_row` made."""
-        train_seconds, judge_seconds, on_gpu, stop_requested = rows[:, :4].T
-        return cls(train_seconds, judge_seconds, on_gpu > 0, stop_requested > 0, rows[:, 4:6], rows[:, 6:])
+        train_seconds, evaluation_seconds, on_gpu, stop_requested = rows[:, :4].T
+        return cls(train_seconds, evaluation_seconds, on_gpu > 0, stop_requested > 0, rows[:, 4:6], rows[:, 6:])

@@ -56,7 +56,7 @@ def compare_runs(first: Path, second: Path) -> str:
                 for line in run_status.list_accepted_changes(outcome)]
     asked = [name for values in settings for name in run_status.list_further_measures(values)]
     more = compare_further(found[0].evaluated, found[1].evaluated, list(dict.fromkeys(asked)))
-    legend = [COMPARED_UNITS[task], *describe_judged_parts(settings)] if table != NO_COMMON_ROUND else []
+    legend = [COMPARED_UNITS[task], *describe_evaluated_parts(settings)] if table != NO_COMMON_ROUND else []
     tables = [table, *legend, *more]
     return "\n\n".join([heading, compare_settings(settings), *accepted, *tables, compare_digests(*found)])
 
@@ -94,7 +94,7 @@ def compare_settings(settings: list[JsonObject]) -> str:
     return format_columns(["setting", "A", "B"], rows)
 
 
-def describe_judged_parts(settings: list[JsonObject]) -> list[str]:
+def describe_evaluated_parts(settings: list[JsonObject]) -> list[str]:
     """Return a sentence that says on which samples each run was evaluated; [] if it is the same part."""
     parts = run_status.find_differences(settings).get("evaluate.on", [None])
     if None in parts:

@@ -10,7 +10,8 @@ import numpy as np
 
 from fedmpi.comm.transport import Transport
 from fedmpi.errors import FedmpiError
-from fedmpi.storage.atomic import Sink, atomic, sync
+from fedmpi.storage.atomic import atomic, sync
+from fedmpi.storage.hdf5_sink import Sink
 
 # of the file, and of each collective
 BYTES = 4 << 20

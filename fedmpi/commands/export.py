@@ -235,9 +235,9 @@ def restore_state(path: Path, snapshot: checkpoint.Snapshot, config: Config, met
     return group, shared
 
 
-def find_personal_weights(group: HostedClients, shared: State, client: int, when: int) -> torch.Tensor:
-    """Return the weights (d,) that a client is evaluated with before round `when`."""
-    (_, w), = group.apply(group.hooks.personal, [client], hide_server_only(shared), when, to_judge=True)
+def find_personal_weights(group: HostedClients, shared: State, client: int, round: int) -> torch.Tensor:
+    """Return the weights (d,) that a client is evaluated with before this round."""
+    (_, w), = group.apply(group.checked.personal, [client], hide_server_only(shared), round, for_evaluation=True)
     return w
 
 

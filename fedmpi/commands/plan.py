@@ -73,8 +73,8 @@ def make_plan(config_path: str | Mapping[str, object], overrides: Sequence[str] 
             "short_batches": find_short_batches(case),
             "mib_per_client_round": (down + up) / MIB, "mib_down": down / MIB, "mib_up": up / MIB,
             "bytes_per_round": rehearsal.totals(), "reduce": config.server.reduce,
-            "evaluation": {"every": config.evaluate.every, "on": config.evaluate.on, "parts": list(config.judged_on),
-                           "samples_per_client": {part: extremes[part] for part in config.judged_on}},
+            "evaluation": {"every": config.evaluate.every, "on": config.evaluate.on, "parts": list(config.evaluated_on),
+                           "samples_per_client": {part: extremes[part] for part in config.evaluated_on}},
             "checkpoint": {"every": config.checkpoint.every, "mib": count_checkpoint_bytes(case) / MIB},
             "engine": config.engine, "engine_on_cpu": case.engine, "device": config.device, "threads": config.threads,
             "movable": not case.mine and method.message_template() is None, "ranks": ranks,
@@ -84,7 +84,7 @@ def make_plan(config_path: str | Mapping[str, object], overrides: Sequence[str] 
 
 def rehearse_server(case: Case) -> Rehearsal:
     """Run the server's part of a round on rows that are all alike; return what its collectives would move."""
-    from fedmpi.clients.hooks import Hooks
+    from fedmpi.clients.checked_method import CheckedMethod
     from fedmpi.comm.orders import UP
     from fedmpi.comm.rows import make_rows
     from fedmpi.server.rehearsal import make_blank_pool
@@ -95,15 +95,15 @@ def rehearse_server(case: Case) -> Rehearsal:
     pool = make_blank_pool(config, federation, case.method, case.shared, case.mine, case.up)
     counted = pool.world
     assert isinstance(counted, Counting)
-    hooks = Hooks(case.method, case.mine, case.up, federation.classes)
-    send_messages(pool, hooks, case.shared, who)
+    checked = CheckedMethod(case.method, case.mine, case.up, federation.classes)
+    send_messages(pool, checked, case.shared, who)
     pool.train(0, who.ids, True, case.shared)
     # A state that stays as it is was sent once, before the first round.
     counted.broadcast_bytes = 0
     try:
         # Rows that are all alike make poor clusters.
         with warnings.catch_warnings(action="ignore"):
-            shared = hooks.server(case.shared, make_rows(pool, UP, case.up), who)
+            shared = checked.server(case.shared, make_rows(pool, UP, case.up), who)
         counted.broadcast_bytes += sum(field.nbytes for field in pool.list_changed_fields(shared))
     except Exception as error:
         # A server may want rows that differ; the rest of the plan holds.

@@ -32,7 +32,7 @@ class PlannedRounds(NamedTuple):
     # what the server sends
     shared: State
     # number of such a round, for its local training
-    when: int
+    round: int
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def compute_mean_steps(case: PlanCase, part: PlannedRounds, idle: bool = False) 
     """Return a participant's steps by kind in a round, or (`idle`) those of a client that does not take part, mean over
     the clients among which participants are."""
     sample = make_blank_samples(case.federation.shape, case.federation.dtype)
-    local = get_local_training(case.config, part.when)
+    local = get_local_training(case.config, part.round)
     return average_by_size(part.sizes, lambda n: {
         **count_steps_by_kind(case.method, part.shared, case.mine, sample, n, local, idle)})
 

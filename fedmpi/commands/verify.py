@@ -94,7 +94,7 @@ def verify_machine(world: Transport, folder: str, add: bool = False) -> int:
     code: int = errors.FINISHED
     if world.rank == 0:
         table = read_published_hashes()
-        found = {name: judge_run(table, here, name, run) for name, run in ended.items()}
+        found = {name: compare_digest(table, here, name, run) for name, run in ended.items()}
         write_stdout(f"{show_hashes(here, ended, found)}\n")
         steady = again == next(iter(ended.values()))
         stale = find_stale(table, here, ended)
@@ -196,7 +196,7 @@ def find_stale(table: list[JsonObject], here: JsonObject, ended: dict[str, Final
     return [name for name, run in ended.items() if published.get(name, run.digest) != run.digest]
 
 
-def judge_run(table: list[JsonObject], here: JsonObject, name: str, run: FinalValues) -> str:
+def compare_digest(table: list[JsonObject], here: JsonObject, name: str, run: FinalValues) -> str:
     """Say what is thought of a run: its digest is published for some environment, or its loss is, within rounding."""
     rows = [row for row in table if row["environment"]["fedmpi"] == here["fedmpi"] and name in row["hashes"]]
     if not rows:

@@ -122,7 +122,7 @@ class Config:
                          "which rank hosts which client; balanced: by samples, then by measured speed"] = "balanced"
 
     @property
-    def judged_on(self) -> tuple[str, ...]:
+    def evaluated_on(self) -> tuple[str, ...]:
         """The parts that clients are evaluated on: that of `evaluate.on`; with test samples also the validation
         samples, if there are any. With `evaluate.on: validation` nothing looks at the test samples."""
         return (self.evaluate.on, *["validation"] * (self.evaluate.on == "test" and self.data.validates))

@@ -92,10 +92,10 @@ class Train:
             raise BadInput(f"train.warm_up = {self.warm_up}: no round of rounds = {rounds} would have the full rate; "
                            "lower it, or raise rounds")
 
-    def rate_factor(self, when: int, rounds: int) -> float:
-        """Return by what lr_decay, schedule and warm-up multiply the learning rate in round `when` of so many; the
-        round before the first (-1) has the rate of the first."""
-        t = max(0, when)
+    def rate_factor(self, round: int, rounds: int) -> float:
+        """Return by what lr_decay, schedule and warm-up multiply the learning rate in a round of so many; the round
+        before the first (-1) has the rate of the first."""
+        t = max(0, round)
         factor = self.lr_decay ** t
         if t < self.warm_up:
             return factor * (t + 1) / (self.warm_up + 1)

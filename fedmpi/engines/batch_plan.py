@@ -109,20 +109,21 @@ def count_batches(n: Count, batch: int, drop_last: bool) -> Count | int:
     return whole + ((whole == 0) & (n > 0))
 
 
-def get_local_training(config: Config, when: int, to_judge: bool = False, decays: bool = True) -> LocalTraining:
-    """Return the local training of round `when` by the run's settings; round -1 is the one before the first.
+def get_local_training(config: Config, round: int, for_evaluation: bool = False, decays: bool = True) -> LocalTraining:
+    """Return the local training of a round by the run's settings; round -1 is the one before the first.
 
     Args:
-        to_judge: for what clients train only to be evaluated before round `when`. It has the learning rate of the round
-            just trained, since a schedule may have none left after the last round.
+        for_evaluation: for what clients train only to be evaluated before this round. It has the learning rate of the
+            round just trained, since a schedule may have none left after the last round.
         decays: whether the learning rate follows the run's schedule. What begins anew, as the model of a new client,
             has `train.lr` as it is."""
-    t = config.train
-    decay = t.rate_factor(max(when - 1, 0) if to_judge else when, config.rounds) if decays else 1.
-    return LocalTraining(config.seed, when, t.batch, t.epochs, t.steps, t.lr * decay, t.momentum, decay,
-                         optimizer=get_optimizer(t), smoothing=t.label_smoothing,
-                         augmentation=Augmentation(t.padding if "crop" in t.augment else 0, "flip" in t.augment),
-                         drop_last=t.drop_last, full_lr=t.lr)
+    train = config.train
+    decay = train.rate_factor(max(round - 1, 0) if for_evaluation else round, config.rounds) if decays else 1.
+    return LocalTraining(config.seed, round, train.batch, train.epochs, train.steps, train.lr * decay, train.momentum,
+                         decay, optimizer=get_optimizer(train), smoothing=train.label_smoothing,
+                         augmentation=Augmentation(train.padding if "crop" in train.augment else 0,
+                                                   "flip" in train.augment),
+                         drop_last=train.drop_last, full_lr=train.lr)
 
 
 def get_optimizer(train: Train) -> Optimizer:
@@ -152,9 +153,9 @@ def change_batches(
     return local._replace(epochs=epochs, steps=steps)
 
 
-def make_generator(seed: int, when: int, client: int, stream: int) -> np.random.Generator:
+def make_generator(seed: int, round: int, client: int, stream: int) -> np.random.Generator:
     """Return the random generator of one use of the seed; the warm-up before the first round is round -1."""
-    return np.random.Generator(np.random.Philox(np.random.SeedSequence((seed, when % 2 ** 32, client, stream))))
+    return np.random.Generator(np.random.Philox(np.random.SeedSequence((seed, round % 2 ** 32, client, stream))))
 
 
 def draw_noise(local: LocalTraining, client: int, stream: int, shape: tuple[int, ...]) -> Iterator[np.ndarray]:

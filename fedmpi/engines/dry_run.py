@@ -19,7 +19,7 @@ from fedmpi.engines.gradients import Loss, is_empty
 from fedmpi.engines.loop_data import LoopData
 from fedmpi.engines.rehearsal import make_blank_labels
 from fedmpi.engines.step import StepOptions, StepSettings
-from fedmpi.engines.step_counter import JUDGED, OTHERS, PARTICIPANTS, classify_steps
+from fedmpi.engines.step_counter import EVALUATED, OTHERS, PARTICIPANTS, classify_steps
 from fedmpi.method import Method, State
 from fedmpi.models.build import as_input
 from fedmpi.models.flat import Net
@@ -167,7 +167,7 @@ def count_steps_by_kind(method: Method, shared: State, mine: State, blank: Tenso
     """Return the steps by kind of a client with n samples: those of a round in which it takes part, and those of its
     evaluation; with `idle` those of a round in which it does not take part."""
     made: Counter[str] = Counter()
-    takes_part = ((method.client, PARTICIPANTS), (method.personal, JUDGED))
+    takes_part = ((method.client, PARTICIPANTS), (method.personal, EVALUATED))
     for function, whose in ((method.idle, OTHERS),) if idle else takes_part:
         for kind, number in dry_run(function, method, shared, mine, blank, n, local).made.items():
             made[classify_steps(kind, whose, local.round < 0)] += number

@@ -33,7 +33,7 @@ class ClientGroup(Protocol):
     counter: StepCounter
     device: torch.device
     # bytes that this rank may use
-    room: MemoryLimits
+    limits: MemoryLimits
     # numbers of the clients, ascending
     clients: list[int]
     # what the server addressed to clients for this round
@@ -52,8 +52,8 @@ class ClientGroup(Protocol):
     def get_training_samples(self, client: int) -> tuple[Tensor, Tensor]:
         """Return a client's training samples x (n, ...) and labels y (n,)."""
 
-    def plan_training(self, when: int) -> LocalTraining:
-        """Return the settings of local training in round `when`."""
+    def plan_training(self, round: int) -> LocalTraining:
+        """Return the settings of local training in a round."""
 
     def check_grace(self) -> None:
         """Give the round up if somebody waits too long for its end. Raises GivenUp."""

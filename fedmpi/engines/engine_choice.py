@@ -37,9 +37,9 @@ CPU = torch.device("cpu")
 CLIENTS_TIMED = 8
 
 
-def build_engine(name: str, config: Config, room: MemoryLimits | None = None) -> Engine:
-    """Return the engine of that name; `room` limits the memory of the clients that `vmap` trains at once."""
-    return Vmap((room or gpu_card.limit_memory(config, CPU)).chunk, config.cuda_graphs) if name == "vmap" else Loop()
+def build_engine(name: str, config: Config, limits: MemoryLimits | None = None) -> Engine:
+    """Return the engine of that name; `limits` are those of the memory of the clients that `vmap` trains at once."""
+    return Vmap((limits or gpu_card.limit_memory(config, CPU)).chunk, config.cuda_graphs) if name == "vmap" else Loop()
 
 
 class Trained(NamedTuple):
@@ -124,7 +124,7 @@ def time_engines(group: ClientGroup, shared: State) -> np.ndarray:
             spent[i] = np.inf
             continue
         try:
-            spent[i] = time_engine(build_engine(name, group.config, group.room), group, shared)
+            spent[i] = time_engine(build_engine(name, group.config, group.limits), group, shared)
         except Exception as error:
             # Samples or messages are unlike those of a rehearsal, or the GPU has no room.
             given_up = isinstance(error, FedmpiError) and not isinstance(error, BadInput)

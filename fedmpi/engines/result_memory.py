@@ -91,15 +91,15 @@ class ResultMemory:
         # number of the round before which clients were evaluated
         self.round: int | None = None
 
-    def begin(self, when: int, fills: bool) -> None:
+    def begin(self, round: int, fills: bool) -> None:
         """Begin to evaluate clients before a round, or to train them in it. Results of another round are forgotten.
 
         Args:
-            when: number of the round.
+            round: number of the round.
             fills: results are kept."""
-        if fills or when != self.round:
+        if fills or round != self.round:
             self.forget()
-        self.fills, self.round = fills, when
+        self.fills, self.round = fills, round
 
     def recall(self, call: Call, counter: StepCounter) -> Tensor | None:
         """Return a copy of a known result, and count its steps; None if it is not known."""

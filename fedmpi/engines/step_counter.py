@@ -14,7 +14,7 @@ MAIN, _, _, WARM_UP, FINE_TUNING, JUDGING = KINDS
 # Kinds whose training is not kept: every evaluation starts them again.
 DISCARDED_KINDS = (FINE_TUNING, JUDGING)
 # Whose steps are counted: participants', other clients' that idle, or those of any client that is evaluated.
-PARTICIPANTS, OTHERS, JUDGED = range(3)
+PARTICIPANTS, OTHERS, EVALUATED = range(3)
 
 
 def check_kind(kind: str) -> str:
@@ -27,7 +27,7 @@ def check_kind(kind: str) -> str:
 def classify_steps(kind: str, whose: int, warm_up: bool) -> str:
     """Return the kind that steps count as: all before the first round warm up, and what a client trains to be evaluated
     is not kept."""
-    if whose == JUDGED:
+    if whose == EVALUATED:
         return kind if kind == FINE_TUNING else JUDGING
     return WARM_UP if warm_up else kind
 
@@ -36,7 +36,7 @@ class StepCounter:
     """Counts the steps of a rank's clients since they were last taken."""
 
     def __init__(self) -> None:
-        self.table = np.zeros((JUDGED + 1, len(KINDS)), np.int64)
+        self.table = np.zeros((EVALUATED + 1, len(KINDS)), np.int64)
         # whose steps come next; None: nobody's, so they do not count
         self.whose: int | None = None
         self.warm_up = False

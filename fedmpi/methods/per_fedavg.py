@@ -21,7 +21,7 @@ from fedmpi.method import WHOLE, ClientData, Method, Nothing, Participants, Rows
 from fedmpi.settings import Ge, Gt
 
 # Name the draws of b1, b3 and the batch for evaluation. b2 are the round's own batches, so that alpha = 0 is FedAvg
-INNER_STREAM, THIRD_STREAM, JUDGED_STREAM = 1, 2, 3
+INNER_STREAM, THIRD_STREAM, EVALUATION_STREAM = 1, 2, 3
 
 Gradient: TypeAlias = Callable[..., Tensor]
 
@@ -79,7 +79,7 @@ class PerFedAvg(Method):
         return Shared(up.w.mean(who.sizes))
 
     def personal(self, shared: Shared, mine: Nothing, data: ClientData) -> Tensor:
-        batch = data.with_batches(1, JUDGED_STREAM, steps=1)
+        batch = data.with_batches(1, EVALUATION_STREAM, steps=1)
         return batch.descend(self.model, shared.w, lr=self.rate_or_default(self.alpha, data), momentum=0.)
 
     def unadapted(self, shared: Shared, mine: Nothing) -> Tensor:

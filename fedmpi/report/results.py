@@ -90,7 +90,7 @@ class ReportRun:
             return None
 
     @property
-    def judged_part(self) -> str:
+    def evaluated_part(self) -> str:
         """The part of the samples that its rounds are evaluated on, "test" or "validation" (`evaluate.on`)."""
         return str(flatten_settings(self.settings or {}).get("evaluate.on", "test"))
 
@@ -155,9 +155,9 @@ class Results:
         return find_shown_task(self.runs)
 
     @property
-    def judged(self) -> str:
+    def evaluated(self) -> str:
         """What the runs are compared by, in words, such as "test accuracy"."""
-        samples = sorted({run.judged_part for run in self.runs if run.outcome.lines}) or ["test"]
+        samples = sorted({run.evaluated_part for run in self.runs if run.outcome.lines}) or ["test"]
         return f"{' or '.join(samples)} {self.task.title}"
 
     def of(self, row: str, column: str) -> list[ReportRun]:

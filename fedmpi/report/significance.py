@@ -118,7 +118,7 @@ def has_same_samples(run: ReportRun, other: ReportRun) -> bool:
     """Say whether two runs of one seed were evaluated on the same samples of each client, so that clients are pairs: by
     `evaluate.on` and the hash of their federation, or by their settings of the data where a run of an older version has
     no hash."""
-    if run.judged_part != other.judged_part:
+    if run.evaluated_part != other.evaluated_part:
         return False
     hashes = [(one.outcome.result or {}).get("federation") for one in (run, other)]
     if all(hashes):

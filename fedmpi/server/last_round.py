@@ -18,7 +18,7 @@ def evaluate_last_round(run: Run) -> None:
     facts = next((line for line in state.metrics[-1:] if line["round"] == state.round), {})
     if is_evaluated(facts):
         return
-    table, reports = run.pool.judge(state.round, state.shared)
+    table, reports = run.pool.evaluate(state.round, state.shared)
     # of evaluation alone
     made = state.steps.add_round(reports.steps, 1, len(run.federation.sizes))
     state.metrics = [line for line in state.metrics if line["round"] != state.round]

@@ -93,12 +93,12 @@ def summarise_clients(rows: np.ndarray, names: MeasureNames) -> dict[str, float]
         rows: CLIENT_MEASURES, or those that stand for them, and further measures, (n, measures).
         names: of the measures in these columns."""
     task, further = names
-    judged = rows[np.nan_to_num(rows[:, 1]) > 0]
+    evaluated = rows[np.nan_to_num(rows[:, 1]) > 0]
     keys = (*(f"{task.measure}_{name}" for name in OF_MAIN_MEASURE), f"{task.second}_mean", "loss")
-    if not len(judged):
+    if not len(evaluated):
         return dict.fromkeys((*keys, *(f"{name}_mean" for name in further)), float("nan")) | {
             f"{name}_undefined": 0 for name in further}
-    total, tested, loss, second, *others = judged.T
+    total, tested, loss, second, *others = evaluated.T
     main = total / tested
     values = (main.mean(), total.sum() / tested.sum(), main.std(), compute_worst_decile(main, task), main.var(),
               compute_gini(main), second.mean(), (loss / tested).mean())

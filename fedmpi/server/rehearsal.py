@@ -62,7 +62,7 @@ class BlankClients(HostedClients):
     """Clients that all send the same Up, `blank`, and train nothing."""
     blank: State
 
-    def train(self, when: int, everybody: np.ndarray, here: Iterable[int], judge: bool) -> None:
+    def train(self, round: int, everybody: np.ndarray, here: Iterable[int], evaluates: bool) -> None:
         """Let every participant send the same Up."""
         self.ups = dict.fromkeys(map(int, here), self.blank)
 

@@ -9,7 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
-from fedmpi.clients.hooks import Hooks
+from fedmpi.clients.checked_method import CheckedMethod
 from fedmpi.clients.state_store import compute_run_digest
 from fedmpi.comm.order_performer import OrderPerformer
 from fedmpi.comm.orders import MINE, UP
@@ -47,7 +47,7 @@ class RoundRecorder:
     """Records the rounds of a run at rank 0."""
     config: Config
     # the functions of the method
-    hooks: Hooks
+    checked: CheckedMethod
     pool: RankPool
     federation: Federation
     folder: RunFolder
@@ -103,7 +103,7 @@ class RoundRecorder:
         down, up = traffic
         # What is lost was not sent.
         moved = down + up * np.isin(ids, trained.ids)
-        if self.hooks.method.idles:
+        if self.checked.method.idles:
             # They receive the server's state, too.
             facts["mib_idle"] = (len(self.federation.sizes) - len(ids)) * down / MIB
         costs = self._add_edge_costs(selected, moved)
@@ -158,10 +158,10 @@ class RoundRecorder:
 
     def _add_embeddings(self) -> None:
         """Add the clients' embeddings to this round's columns."""
-        rows = self.hooks.embedding(make_rows(self.pool, MINE, self.pool.hosted.store.first),
-                                    make_rows(self.pool, UP, self.hooks.up))
+        rows = self.checked.embedding(make_rows(self.pool, MINE, self.pool.hosted.store.first),
+                                    make_rows(self.pool, UP, self.checked.up))
         if rows is None:
-            self.progress.note(f"round {self.state.round}: {self.hooks.method.title} has no heads to embed")
+            self.progress.note(f"round {self.state.round}: {self.checked.method.title} has no heads to embed")
         elif not len(rows.ids):
             self.progress.note(f"round {self.state.round}: no heads to embed: the server took no update, or the run "
                                "was continued after this round")
@@ -214,7 +214,7 @@ class RoundRecorder:
         names = self.federation.names.get("client_names")
         return {**lines[-1], "digest": digest, "federation": self.federation.fingerprint,
                 **self.client_selector.describe_files(),
-                "rounds": self.state.round, "method": self.hooks.method.title,
+                "rounds": self.state.round, "method": self.checked.method.title,
                 "ended": "stop" if self.is_early_stop_due else "rounds",
                 **early_stopping.list_series(self.config, lines),
                 "ranks": self.pool.world.size, **self.pool.hosted.describe_engine(),

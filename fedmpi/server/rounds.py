@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
-from fedmpi.clients.hooks import Hooks, check_in_round
+from fedmpi.clients.checked_method import CheckedMethod, check_in_round
 from fedmpi.clients.placement import Pace
 from fedmpi.comm.order_performer import OrderPerformer
 from fedmpi.comm.orders import MINE, UP
@@ -44,7 +44,7 @@ class Run:
     """A run at rank 0: the loop over rounds."""
     config: Config
     # the functions of the method
-    hooks: Hooks
+    checked: CheckedMethod
     pool: RankPool
     federation: Federation
     progress: Progress
@@ -118,18 +118,18 @@ class Run:
 
     def run_round(self, t: int) -> None:
         """Run round t, as in the picture; its facts are recorded, and its measures if it is evaluated."""
-        begin, state, world, judge = time.perf_counter(), self.state, self.pool.world, self.config.evaluates(t)
+        begin, state, world, evaluates = time.perf_counter(), self.state, self.pool.world, self.config.evaluates(t)
         sent, received = world.sent, world.received
         # Before the server's code, which may modify its state in place.
-        traffic = self.hooks.traffic(state.shared)
+        traffic = self.checked.traffic(state.shared)
         selected = self.select_clients(t, traffic)
         moved = self.move_clients(self.config.rounds - t)
         trained = self.config.faults.drop_participants(selected.in_time)
-        accepted = self.exchange(trained, judge)
+        accepted = self.exchange(trained, evaluates)
         state.round = t + 1
-        table, reports = self.measure(judge)
+        table, reports = self.measure(evaluates)
         facts = self.recorder.record_participation(selected, trained, accepted, traffic)
-        facts |= self.pace.record(reports.train_seconds, reports.judge_seconds, trained)
+        facts |= self.pace.record(reports.train_seconds, reports.evaluation_seconds, trained)
         facts |= self.recorder.advance_clock(selected) | {"clients_moved": moved}
         facts |= self.recorder.add_steps(reports.steps, trained)
         facts |= {"bytes_sent_by_server": world.sent - sent, "bytes_received_by_server": world.received - received}
@@ -144,42 +144,42 @@ class Run:
             traffic: bytes that a participant receives and sends."""
         state = self.state
         selected = self.client_selector.select(
-            t, state.simulated_seconds, traffic, self.hooks.stage_of(state.shared, self.config.rounds),
+            t, state.simulated_seconds, traffic, self.checked.stage_of(state.shared, self.config.rounds),
             lambda ids: self.pool.measure_losses(t, ids, state.shared))
         ids, portions = selected.portions
         if len(ids):
             self.pool.call(OrderPerformer.set_portions, ids, portions)
         return selected
 
-    def exchange(self, who: Participants, judge: bool) -> Participants:
+    def exchange(self, who: Participants, evaluates: bool) -> Participants:
         """Let the server address the participants and take what they send. Return whose updates it took.
 
         If it took none, its state stays.
 
         Args:
             who: the participants that are in time and not lost.
-            judge: measure them right after their training."""
-        state, addressed = self.state, choose_addressed(self.config, self.federation.sizes, who, judge)
-        send_messages(self.pool, self.hooks, state.shared, addressed)
+            evaluates: measure them right after their training."""
+        state, addressed = self.state, choose_addressed(self.config, self.federation.sizes, who, evaluates)
+        send_messages(self.pool, self.checked, state.shared, addressed)
         with check_in_round():
-            refuse_wrong_log(self.hooks.method, addressed, self.config.measure_names)
+            refuse_wrong_log(self.checked.method, addressed, self.config.measure_names)
         who.copy_log_per_client(addressed)
-        there = self.pool.train(who.round, who.ids, judge, state.shared, self.pace.choose_ranks(who))
+        there = self.pool.train(who.round, who.ids, evaluates, state.shared, self.pace.choose_ranks(who))
         who = who if there.all() else who.only(there)
         if len(who.ids):
-            with name_method_in_errors(self.hooks.method, "server", who.round + 1):
-                new = self.hooks.server(state.shared, make_rows(self.pool, UP, self.hooks.up), who)
+            with name_method_in_errors(self.checked.method, "server", who.round + 1):
+                new = self.checked.server(state.shared, make_rows(self.pool, UP, self.checked.up), who)
             with check_in_round():
-                refuse_wrong_log(self.hooks.method, who, self.config.measure_names)
+                refuse_wrong_log(self.checked.method, who, self.config.measure_names)
             # Contiguous as at all ranks, since the order of sums follows strides.
             state.shared = type(new)(*(v.contiguous() for v in new))
-            refuse_non_finite(self.hooks.method, state.shared, who.round + 1)
+            refuse_non_finite(self.checked.method, state.shared, who.round + 1)
         return who
 
-    def measure(self, judge: bool) -> tuple[np.ndarray | None, RankReports]:
-        """Return the measures of all clients (None unless `judge`), and the ranks' reports since the last call."""
-        if judge:
-            return self.pool.judge(self.state.round, self.state.shared)
+    def measure(self, evaluates: bool) -> tuple[np.ndarray | None, RankReports]:
+        """Return the measures of all clients (None unless `evaluates`), and the ranks' reports since the last call."""
+        if evaluates:
+            return self.pool.evaluate(self.state.round, self.state.shared)
         return None, self.pool.call(OrderPerformer.gather_reports)
 
     def move_clients(self, left: int) -> int:
@@ -202,14 +202,14 @@ class Run:
         Raises:
             FedmpiError: if no update can be used."""
         begin = time.perf_counter()
-        if (ids := self.hooks.method.warm_up_participants(len(self.federation.sizes), self.config.seed)) is not None:
+        if (ids := self.checked.method.warm_up_participants(len(self.federation.sizes), self.config.seed)) is not None:
             asked = Participants(ids, self.federation.sizes[ids], -1, self.config.seed, len(self.federation.sizes))
-            traffic = self.hooks.traffic(self.state.shared)
+            traffic = self.checked.traffic(self.state.shared)
             self.state.simulated_seconds = self.client_selector.time_warm_up(asked, traffic)
-            accepted = self.exchange(asked, judge=False)
+            accepted = self.exchange(asked, evaluates=False)
             if not len(accepted.ids):
                 raise FedmpiError(f"no update of clients {ids.tolist()}, which train before round 1, can be used, and "
-                                  f"{self.hooks.method.title} cannot begin; lower train.lr, or look at their data")
+                                  f"{self.checked.method.title} cannot begin; lower train.lr, or look at their data")
             # Clusters that it finds are recorded as round 0.
             found = "clusters" in accepted.facts
             table, reports = self.measure(found and bool(self.config.evaluate.every))
@@ -235,15 +235,15 @@ def describe_memory(peaks: np.ndarray) -> dict[str, float]:
             **({"gpu_memory_mib": gpu} if gpu else {})}
 
 
-def send_messages(pool: RankPool, hooks: Hooks, shared: State, who: Participants) -> None:
+def send_messages(pool: RankPool, checked: CheckedMethod, shared: State, who: Participants) -> None:
     """Send each client of `who` what the server addresses to it alone."""
-    method = hooks.method
-    if hooks.message_template is not None and len(who.ids):
+    method = checked.method
+    if checked.message_template is not None and len(who.ids):
         with name_method_in_errors(method, "messages", who.round + 1):
-            fields = hooks.messages(shared, make_rows(pool, MINE, pool.hosted.store.first), who)
+            fields = checked.messages(shared, make_rows(pool, MINE, pool.hosted.store.first), who)
         for slot, content in enumerate(fields):
             if isinstance(content, Tensor):
-                refuse_non_finite_message(method, hooks.message_template._fields[slot], content, who)
+                refuse_non_finite_message(method, checked.message_template._fields[slot], content, who)
                 pool.deliver(slot, who.ids, content)
             else:
                 pool.call(OrderPerformer.send_mixed_rows, np.int64(slot), content.rows.ref.to_array(), who.ids,

@@ -74,14 +74,14 @@ def choose_highest(ids: np.ndarray, losses: np.ndarray, count: int) -> np.ndarra
     return ids[np.argsort(-np.nan_to_num(losses, nan=np.inf), kind="stable")[:count]]
 
 
-def choose_addressed(config: Config, sizes: np.ndarray, who: Participants, judge: bool) -> Participants:
+def choose_addressed(config: Config, sizes: np.ndarray, who: Participants, evaluates: bool) -> Participants:
     """Return whom the server addresses in a round: the participants, or all clients if all are evaluated after it.
 
     Args:
         sizes: training samples of each client, (N,).
         who: the participants.
-        judge: clients are evaluated after this round."""
-    if not judge or config.evaluate.after_training != "all":
+        evaluates: clients are evaluated after this round."""
+    if not evaluates or config.evaluate.after_training != "all":
         return who
     everybody = Participants(np.arange(len(sizes)), sizes, who.round, who.seed, who.clients)
     # The same dictionary, so that what `messages` reports belongs to the round.

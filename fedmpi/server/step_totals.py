@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fedmpi.engines.step_counter import JUDGED, KINDS, OTHERS, PARTICIPANTS
+from fedmpi.engines.step_counter import EVALUATED, KINDS, OTHERS, PARTICIPANTS
 from fedmpi.json_values import JsonObject
 
 
@@ -41,11 +41,11 @@ class StepTotals:
             trained: the number of participants that trained.
             clients: the number of all clients, any of which may have been evaluated."""
         counts = steps.sum(0).reshape(-1, len(KINDS))
-        judged = counts[JUDGED]
+        evaluated = counts[EVALUATED]
         self.totals += counts[PARTICIPANTS] + counts[OTHERS]
-        facts = {"steps": name_steps_by_kind(counts[PARTICIPANTS] / max(1, trained) + judged / clients)}
+        facts = {"steps": name_steps_by_kind(counts[PARTICIPANTS] / max(1, trained) + evaluated / clients)}
         if self.known:
-            facts["steps_so_far"] = name_steps_by_kind((self.totals + judged) / clients)
+            facts["steps_so_far"] = name_steps_by_kind((self.totals + evaluated) / clients)
         return facts
 
 

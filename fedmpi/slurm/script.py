@@ -186,13 +186,13 @@ def find_planned_option(option: str) -> str | None:
 def render_script(job: JobScript) -> str:
     """Return the job script."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
-    room = Environment(loader=PackageLoader("fedmpi.slurm", ""), undefined=StrictUndefined, autoescape=False,
+    environment = Environment(loader=PackageLoader("fedmpi.slurm", ""), undefined=StrictUndefined, autoescape=False,
                        finalize=quote_for_bash, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
-    room.filters["as_shell"] = ShellText
+    environment.filters["as_shell"] = ShellText
     kind = find_launcher_kind(job)
     remarks = {"srun": " MPICH, Intel MPI and Cray MPICH: --mpi=pmi2; Open MPI: --mpi=pmix; or the site's default.",
                "mpiexec": " mpiexec has to be that of the MPI library that mpi4py uses."}
-    return room.get_template("job.sbatch.j2").render(
+    return environment.get_template("job.sbatch.j2").render(
         job=job, kind=kind, title=ShellText(TITLES[find_job_kind(job)]),
         directives=[quote_for_sbatch(option) for option in list_directives(job)], launcher=write_launcher_words(job),
         launcher_remark=ShellText(remarks.get(kind, "")), failed_starts=MAX_FAILED_STARTS, saved_code=SAVED)

@@ -171,9 +171,9 @@ def delete_old_checkpoints(folder: Path, keep: int, written: Path | None = None)
     one stays that verifies."""
     sealed = {path: score for path in list_checkpoints(folder) if (score := read_sealed_score(path)) is not None}
     stay = [*sealed][:keep] + [path for path in sealed if path == written]
-    judged = [path for path in sealed if not math.isnan(sealed[path])]
+    evaluated = [path for path in sealed if not math.isnan(sealed[path])]
     # Of equals the first one.
-    stay += [max(reversed(judged), key=sealed.__getitem__)] if judged else []
+    stay += [max(reversed(evaluated), key=sealed.__getitem__)] if evaluated else []
     go = [path for path in sealed if path not in stay]
     if go and not any(map(is_sound_checkpoint, stay)):
         go = []

@@ -29,7 +29,7 @@ import numpy as np
 
 from fedmpi.json_values import Json, JsonObject
 from fedmpi.storage import seal
-from fedmpi.storage.atomic import Sink
+from fedmpi.storage.hdf5_sink import Sink
 from fedmpi.storage.seal import DIGEST_BYTES, HASH_BLOCK_BYTES, SEAL_BYTES, Flaw, refuse_damage
 
 # Bytes of rows that are read back after a file was written.
@@ -65,8 +65,8 @@ class SealedFile:
             self.about = seal.read_seal(self.file, kind)
             if seal.digest_outside(self.about["rows"], self.file, self.about["size"]) != self.about["digest"]:
                 raise Flaw("its checksum is wrong")
-            with h5py.File(self.file, "r", locking=False) as sink:
-                self.places = find_data_sets(sink.id, self.about["size"])
+            with h5py.File(self.file, "r", locking=False) as hdf5:
+                self.places = find_data_sets(hdf5.id, self.about["size"])
             self.digests = {name.removeprefix("digest/"): self.read(name) for name in self.names("digest")}
 
     def close(self) -> None:
@@ -194,8 +194,8 @@ class SealedWriter:
 
     def __init__(self, path: Path, rows: Mapping[str, RowsSpec]):
         self.file = io.FileIO(path, "r+")
-        with h5py.File(self.file, "r", locking=False) as sink:
-            self.places = find_data_sets(sink.id, os.fstat(self.file.fileno()).st_size)
+        with h5py.File(self.file, "r", locking=False) as hdf5:
+            self.places = find_data_sets(hdf5.id, os.fstat(self.file.fileno()).st_size)
         self.digests = {name: np.empty((given.pieces, DIGEST_BYTES), np.uint8)
                         for name, given in rows.items() if given.pieces is not None}
         # rows and pieces so far

@@ -77,8 +77,8 @@ def estimate_cost(run: PlannedRun, case: Case, rate: float) -> Cost:
     for part in list_planned_rounds(case):
         # The round before the first one is done again if no other one is.
         left = range(max(begin, done), begin + part.rounds) if part.rounds else range(not done)
-        judged = sum(map(case.config.evaluates, left)) if part.rounds else 0
-        steps += len(left) * count_steps_of_round(case, part) + judged * count_steps_of_evaluation(case, part)
+        evaluated = sum(map(case.config.evaluates, left)) if part.rounds else 0
+        steps += len(left) * count_steps_of_round(case, part) + evaluated * count_steps_of_evaluation(case, part)
         trained += len(left) * part.participants
         begin += part.rounds
     down, up = case.method.traffic(case.shared, case.up)
@@ -97,8 +97,8 @@ def count_steps_of_round(case: Case, part: PlannedRounds) -> float:
 def count_steps_of_evaluation(case: Case, part: PlannedRounds) -> float:
     """Return the steps that it takes to evaluate all clients: what they train for it, and forward passes."""
     federation = case.federation
-    parts = [SAMPLE_PARTS.index(part) for part in case.config.judged_on]
-    evaluated = part._replace(sizes=federation.sizes, when=0)
+    parts = [SAMPLE_PARTS.index(part) for part in case.config.evaluated_on]
+    evaluated = part._replace(sizes=federation.sizes, round=0)
     samples = federation.clients * count_mean_samples(case, evaluated, case.method.personal)
     return (samples + FORWARD_SHARE * float(federation.counts[:, parts].sum())) / case.config.train.batch
 
@@ -106,7 +106,7 @@ def count_steps_of_evaluation(case: Case, part: PlannedRounds) -> float:
 def count_mean_samples(case: Case, part: PlannedRounds, function: Callable[..., State]) -> float:
     """Return the samples that a client trains on in a function of the method (client, idle, personal), mean over the
     clients of a round; those that only go forward count by FORWARD_SHARE."""
-    local = get_local_training(case.config, part.when, function == case.method.personal)
+    local = get_local_training(case.config, part.round, function == case.method.personal)
     sample = make_blank_samples(case.federation.shape, case.federation.dtype)
 
     def count_samples_of(n: int) -> dict[str, float]:

@@ -58,8 +58,8 @@ def compare_engines(subject: Subject) -> None:
     found = measure_distance(subject.straight("vmap").state(), run.state())
     if not found < NEAR:
         raise Broken(f"after three rounds the engines loop and vmap are {found:.2g} apart")
-    judged = (run.apply(run.method.personal, [2, 5, 6], 3, engine) for engine in (Loop(), Vmap()))
-    one, other = (torch.cat([v.flatten() for c in (2, 5, 6) for v in list_tensors(weights[c])]) for weights in judged)
+    used = (run.apply(run.method.personal, [2, 5, 6], 3, engine) for engine in (Loop(), Vmap()))
+    one, other = (torch.cat([v.flatten() for c in (2, 5, 6) for v in list_tensors(weights[c])]) for weights in used)
     if not torch.allclose(one, other, rtol=0, atol=NEAR):
         raise Broken(f"the weights of `personal` are {(one - other).abs().max():.2g} apart in engines loop and vmap")
 
@@ -131,28 +131,28 @@ def check_independence(subject: Subject) -> None:
                 raise Broken(f"engine {engine.name}: a client ends elsewhere if others are trained before it")
 
 
-def check_judging(subject: Subject) -> None:
+def check_evaluation(subject: Subject) -> None:
     """Permute the test labels, and evaluate before the last round."""
     run = Lab(subject.make(), OtherTests(subject.federation), share=SHARE).go(1)
-    run.round(1, judge=True)
+    run.round(1, evaluates=True)
     run.round(2)
     if run.digest() != subject.straight().digest():
         raise Broken("other test labels, or an evaluation before the last round, change what is learned")
-    other, same = run.judge(3), subject.straight().judge(3)
+    other, same = run.evaluate(3), subject.straight().evaluate(3)
     if np.array_equal(other[:, 0], same[:, 0]):
         raise Broken("permuted test labels do not change the measures")
-    if not np.array_equal(other, run.judge(3), equal_nan=True):
+    if not np.array_equal(other, run.evaluate(3), equal_nan=True):
         raise Broken("two evaluations give two results")
 
 
 def check_odd_clients(subject: Subject) -> None:
     """Train and evaluate with a client of one sample, one of a single class, and one without test samples."""
     for engine in (Loop(), Vmap()):
-        run = Lab(subject.make(), OddClients(subject.federation), engine).go(1, judge=True)
+        run = Lab(subject.make(), OddClients(subject.federation), engine).go(1, evaluates=True)
         bad = [name for name, v in run.state().items() if not v.isfinite().all()]
         if bad:
             raise Broken(f"engine {engine.name}: with odd clients {', '.join(bad)} are not finite")
-        before = split_measures(run.judged)[""]
+        before = split_measures(run.evaluated)[""]
         if before[2, 1] != 0 or (np.delete(before[:, 1], 2) != 12).any():
             raise Broken(f"engine {engine.name}: not all test samples of each client are evaluated")
         if not np.isfinite(list(summarise_clients(before, MeasureNames(subject.federation.task, ())).values())).all():
@@ -211,7 +211,7 @@ def check_setting(subject: Subject, setting: str) -> None:
         other.round(t)
         if measure_distance(state, other.state()) > MOVED:
             return
-    if not np.allclose(straight.judge(3), other.judge(3), rtol=0, atol=MOVED, equal_nan=True):
+    if not np.allclose(straight.evaluate(3), other.evaluate(3), rtol=0, atol=MOVED, equal_nan=True):
         return
     raise Broken(f"{setting} = {value} changes nothing in three rounds")
 
@@ -283,8 +283,8 @@ PROMISES = [
             check_renumbering),
     Promise("independence", "a client does not depend on who was trained before it",
             "keep nothing on the method object, in globals or in networks", check_independence),
-    Promise("judging", "neither evaluation nor test samples have an influence",
-            "`personal` must return weights and change nothing", check_judging),
+    Promise("evaluation", "neither evaluation nor test samples have an influence",
+            "`personal` must return weights and change nothing", check_evaluation),
     Promise("odd clients", "clients of a single sample or class are clients",
             "guard divisions by counts: clamp_min(1), torch.where", check_odd_clients),
     Promise("bad updates", "a client whose update is bad did not take part",

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedmpi.clients.hooks import Hooks
+from fedmpi.clients.checked_method import CheckedMethod
 from fedmpi.clients.hosted import HostedClients
 from fedmpi.clients.newcomers import list_newcomers
 from fedmpi.clients.state_store import compute_run_digest
@@ -58,11 +58,11 @@ class Lab:
         self.group = HostedClients(at_work, self.shared, first, engine or Loop(), federation, hosted, self.config,
                                    device, up=self.up,
                                    newcomers=list_newcomers(homes, self.config.data.new_clients, world.rank))
-        self.hooks = Hooks(method, first, self.up, federation.classes)
+        self.checked = CheckedMethod(method, first, self.up, federation.classes)
         server = self.config.server
         robust = RobustMean.from_settings(server.aggregation, server.trim)
         self.pool = RankPool(world, self.group, homes, gpu_direct, robust)
-        self.judged = np.empty(0)
+        self.evaluated = np.empty(0)
 
     def who(self, t: int) -> Participants:
         """Return the participants of round t."""
@@ -73,28 +73,28 @@ class Lab:
         sizes = self.federation.sizes
         return Participants(ids, sizes[ids], t, self.config.seed, len(sizes))
 
-    def train(self, t: int, who: Participants | None = None, judge: bool = False) -> Participants:
+    def train(self, t: int, who: Participants | None = None, evaluates: bool = False) -> Participants:
         """Let the participants train; return those whose updates have arrived."""
         who = who or self.who(t)
-        told = choose_addressed(self.config, self.federation.sizes, who, judge)
-        send_messages(self.pool, self.hooks, self.shared, told)
-        return who.only(self.pool.train(t, who.ids, judge, self.shared))
+        told = choose_addressed(self.config, self.federation.sizes, who, evaluates)
+        send_messages(self.pool, self.checked, self.shared, told)
+        return who.only(self.pool.train(t, who.ids, evaluates, self.shared))
 
     def apply(self, function: Callable[..., State], clients: Sequence[int], t: int = 0,
               engine: Engine | None = None) -> dict[int, State]:
         """Apply a function of a method to hosted clients, without storing anything."""
         engine = engine or self.group.engine
-        if self.hooks.message_template is not None:
-            send_messages(self.pool, self.hooks, self.shared, self.choose(np.sort(np.array(clients)), t))
+        if self.checked.message_template is not None:
+            send_messages(self.pool, self.checked, self.shared, self.choose(np.sort(np.array(clients)), t))
         shared = hide_server_only(self.shared)
         return dict(engine.apply(function, [*clients], shared, self.group, self.group.plan_training(t)))
 
-    def round(self, t: int, who: Participants | None = None, judge: bool = False) -> Participants:
+    def round(self, t: int, who: Participants | None = None, evaluates: bool = False) -> Participants:
         """Perform a round; return whose updates have arrived."""
-        who = self.train(t, who, judge)
-        self.shared = self.hooks.server(self.shared, self.rows(), who)
-        if judge:
-            self.judged = self.judge(t + 1)
+        who = self.train(t, who, evaluates)
+        self.shared = self.checked.server(self.shared, self.rows(), who)
+        if evaluates:
+            self.evaluated = self.evaluate(t + 1)
         return who
 
     def open(self) -> Lab:
@@ -104,16 +104,16 @@ class Lab:
             self.round(-1, self.choose(ids, -1))
         return self
 
-    def go(self, rounds: int = 3, judge: bool = False) -> Lab:
+    def go(self, rounds: int = 3, evaluates: bool = False) -> Lab:
         """Run some rounds from the first one on."""
         self.open()
         for t in range(rounds):
-            self.round(t, judge=judge)
+            self.round(t, evaluates=evaluates)
         return self
 
-    def judge(self, t: int) -> np.ndarray:
+    def evaluate(self, t: int) -> np.ndarray:
         """Return the measures of all clients before round t."""
-        return self.pool.judge(t, self.shared)[0]
+        return self.pool.evaluate(t, self.shared)[0]
 
     def rows(self) -> FieldHandles:
         """Return handles on what the participants of the last round sent."""

@@ -45,9 +45,9 @@ class ObservedLab(Lab):
         self.states: list[dict[str, Tensor]] = []
         self.shapes = [self.list_shapes_of_shared()]
 
-    def round(self, t: int, who: Participants | None = None, judge: bool = False) -> Participants:
+    def round(self, t: int, who: Participants | None = None, evaluates: bool = False) -> Participants:
         """Perform a round, and note what there is after it."""
-        who = super().round(t, who, judge)
+        who = super().round(t, who, evaluates)
         self.shapes.append(self.list_shapes_of_shared())
         if t >= 0:
             self.states.append(self.copy_state())

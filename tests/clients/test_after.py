@@ -16,13 +16,13 @@ from tests.methods.table import NAMES, SHOWN, marked
 
 
 @pytest.mark.parametrize("name", ["fedah", "fedmhc_ah", "fedala"])
-def test_clients_that_only_mix_are_judged_as_if_they_took_part(name, mlp, federation, monkeypatch):
+def test_clients_that_only_mix_are_evaluated_as_if_they_took_part(name, mlp, federation, monkeypatch):
     """They train, only to be measured, from what they kept before they mixed, as participants do."""
     run = Lab(method(name, mlp, mix_everyone=True), federation, share=.6, evaluate=Evaluate(after_training="all")).go(2)
-    before, began, client = copy.deepcopy([run.mine(c) for c in range(8)]), {}, run.group.hooks.client
-    monkeypatch.setattr(run.group.hooks, "client", lambda shared, mine, data: (
+    before, began, client = copy.deepcopy([run.mine(c) for c in range(8)]), {}, run.group.checked.client
+    monkeypatch.setattr(run.group.checked, "client", lambda shared, mine, data: (
         began.setdefault(int(data.id), mine), client(shared, mine, data))[1])
-    there = run.round(2, judge=True).ids
+    there = run.round(2, evaluates=True).ids
     assert sorted(began) == list(range(8)) and len(there) < 8
     assert all(torch.equal(x, y) for c in range(8) for x, y in zip(began[c], before[c], strict=True))
     assert any(not torch.equal(x, y) for c in range(8) if c not in there
@@ -42,20 +42,21 @@ class Addressed(FedAMP):
 def test_who_does_not_take_part_has_no_message_although_it_is_measured(mlp, federation):
     """It has one while it is trained to be measured; what it then does for itself does not depend on that."""
     Addressed.seen.clear()
-    Lab(Addressed().with_model(mlp), federation, share=.6, evaluate=Evaluate(after_training="all")).go(2, judge=True)
+    lab = Lab(Addressed().with_model(mlp), federation, share=.6, evaluate=Evaluate(after_training="all"))
+    lab.go(2, evaluates=True)
     assert {when for when, _ in Addressed.seen} == {0, 1} and all(message is None for _, message in Addressed.seen)
 
 
 @pytest.mark.parametrize("name", marked(*NAMES))
-def test_states_do_not_depend_on_who_is_judged_after_training(name, mlp, federation):
+def test_states_do_not_depend_on_who_is_evaluated_after_training(name, mlp, federation):
     """The digest after two rounds with five of eight clients is the same if all or none are measured after training."""
     runs = [Lab(method(name, mlp, **SHOWN.get(name, {})), federation, Vmap(), share=.6,
                 evaluate=Evaluate(after_training=after)) for after in ("all", "off")]
     for run in runs:
-        run.go(2, judge=True)
+        run.go(2, evaluates=True)
     assert runs[0].digest() == runs[1].digest()
     np.testing.assert_array_equal(runs[0].group.find_touched(), runs[1].group.find_touched())
-    tables = [run.judged for run in runs]
+    tables = [run.evaluated for run in runs]
     np.testing.assert_array_equal(tables[0][:, [0, 2]], tables[1][:, [0, 2]])
     assert not tables[1][:, 1].any()
     has_model = runs[0].method.trained(runs[0].shared, runs[0].mine(0), runs[0].up) is not None

@@ -42,8 +42,8 @@ def lab(federation):
     return make
 
 
-def test_judging_is_given_up_before_the_next_client(lab):
-    """Clients may train before they are judged."""
+def test_evaluation_is_given_up_before_the_next_client(lab):
+    """Clients may train before they are evaluated."""
     run = lab(checkpoint=Checkpoint(grace=2.5)).go(1)
     seconds = iter((0., 2.5, 2.6))
     run.group.context.waits = lambda: next(seconds)
@@ -78,12 +78,12 @@ def parts(federation, on, client):
 
 
 @pytest.mark.parametrize("on", ["test", "validation"])
-def test_clients_are_judged_on_the_part_that_is_asked_for(on, lab, federation):
+def test_clients_are_evaluated_on_the_part_that_is_asked_for(on, lab, federation):
     """They are measured before and after local training; fedbabu's three columns are of three different weights."""
-    run = lab("fedbabu", on).go(1, judge=True)
-    run.train(1, judge=True)
-    table, whole = run.judge(2), run.method.add_head(run.shared.phi)
-    tuned = dict(run.group.apply(run.method.personal, run.group.clients, run.group.shared, 2, to_judge=True))
+    run = lab("fedbabu", on).go(1, evaluates=True)
+    run.train(1, evaluates=True)
+    table, whole = run.evaluate(2), run.method.add_head(run.shared.phi)
+    tuned = dict(run.group.apply(run.method.personal, run.group.clients, run.group.shared, 2, for_evaluation=True))
     for client in run.group.clients:
         x, y = parts(federation, on, client)
         np.testing.assert_allclose(table[client, 0], [1, *measured(tuned[client], x, y)], rtol=1e-5)
@@ -100,11 +100,11 @@ def test_clients_are_judged_on_the_part_that_is_asked_for(on, lab, federation):
 
 @pytest.mark.parametrize("on", ["test", "validation"])
 @pytest.mark.parametrize("after", ["participants", "all", "off"])
-def test_who_is_judged_right_after_training(on, after, lab, federation):
+def test_who_is_evaluated_right_after_training(on, after, lab, federation):
     run = lab("fedavg", on, after)
-    who = run.train(0, judge=True)
+    who = run.train(0, evaluates=True)
     everybody = run.apply(run.method.client, run.group.clients, 0)
-    table = run.judge(1)
+    table = run.evaluate(1)
     expected = {"participants": who.ids.tolist(), "all": run.group.clients, "off": []}[after]
     assert np.flatnonzero(table[:, 1, 0]).tolist() == expected and 0 < len(who.ids) < 8
     for client in expected:
@@ -112,17 +112,17 @@ def test_who_is_judged_right_after_training(on, after, lab, federation):
             table[client, 1, 1:], measured(everybody[client][1].w, *parts(federation, on, client)), rtol=1e-5)
     # Nobody else sends an update.
     assert list(run.group.ups) == who.ids.tolist()
-    run.train(1, judge=False)
+    run.train(1, evaluates=False)
     # Nor are the participants of the round before.
-    assert not run.judge(2)[:, 1].any()
+    assert not run.evaluate(2)[:, 1].any()
 
 
 @pytest.mark.parametrize("name", ["fedah", "fedper"])
-def test_whoever_only_is_judged_keeps_nothing(name, lab):
+def test_whoever_only_is_evaluated_keeps_nothing(name, lab):
     """This holds also if other clients act too (fedah's `idle`)."""
     runs = [lab(name, after=after) for after in ("off", "all")]
     for run in runs:
-        run.go(2, judge=True)
+        run.go(2, evaluates=True)
     assert runs[0].digest() == runs[1].digest()
     off, everybody = (run.group.find_touched().tolist() for run in runs)
     assert off == everybody and (not all(off) or name == "fedah")
@@ -132,19 +132,19 @@ def test_whoever_only_is_judged_keeps_nothing(name, lab):
 @pytest.mark.parametrize("sections", [{"attack": Attack("sign_flip", share=.4, scale=5.)},
                                       {"attack": Attack("noise", share=.4, scale=5.)},
                                       {"server": Server(clip_norm=1e-3)}], ids=["sign", "noise", "clip"])
-def test_what_the_server_takes_is_not_what_is_judged(sections, lab):
+def test_what_the_server_takes_is_not_what_is_evaluated(sections, lab):
     """After local training a client's own model is measured, whatever happens to its update."""
     honest, changed = lab(after="all"), lab(after="all", **sections)
     tables = []
     for run in (honest, changed):
-        run.train(0, judge=True)
-        tables.append(run.judge(1)[:, 1])
+        run.train(0, evaluates=True)
+        tables.append(run.evaluate(1)[:, 1])
     np.testing.assert_array_equal(*tables)
     sent = [torch.stack([up.w for up in run.group.ups.values()]) for run in (honest, changed)]
     assert not torch.allclose(*sent, atol=1e-4)
 
 
-def test_a_client_whose_update_is_left_out_is_not_judged_after_it(lab):
+def test_a_client_whose_update_is_left_out_is_not_evaluated_after_it(lab):
     from fedmpi.faults import Faults
     run = lab(faults=Faults(bad_update="skip"))
     ids = run.who(0).ids
@@ -153,22 +153,22 @@ def test_a_client_whose_update_is_left_out_is_not_judged_after_it(lab):
         def client(self, shared, mine, data):
             mine, up = super().client(shared, mine, data)
             return mine, up._replace(w=up.w / 0) if data.client == ids[1] else up
-    run.group.method = run.group.hooks.method = Spoils().with_model(run.method.model)
-    left = run.train(0, judge=True)
+    run.group.method = run.group.checked.method = Spoils().with_model(run.method.model)
+    left = run.train(0, evaluates=True)
     assert left.ids.tolist() == np.delete(ids, 1).tolist() == list(run.group.ups)
     assert list(run.group.evaluator.after_training) == left.ids.tolist()
     assert run.group.find_bad_updates(ids).tolist() == [0, 1, 0, 0, 0]
     assert run.group.find_bad_updates([ids[1], 99]).tolist() == [1, 0]
 
 
-def test_samples_are_judged_in_chunks_and_none_at_all(lab, monkeypatch):
+def test_samples_are_evaluated_in_chunks_and_none_at_all(lab, monkeypatch):
     run = lab().go(1)
-    whole = run.judge(1)
+    whole = run.evaluate(1)
     monkeypatch.setattr(evaluation, "SAMPLES_PER_PASS", 5)
-    np.testing.assert_allclose(run.judge(1), whole, rtol=1e-6)
+    np.testing.assert_allclose(run.evaluate(1), whole, rtol=1e-6)
     x = run.group.samples[3]
     x["x_test"], x["y_test"] = x["x_test"][:0], x["y_test"][:0]
-    found = run.judge(1)[3, 0]
+    found = run.evaluate(1)[3, 0]
     assert found[:4].tolist() == [1, 0, 0, 0] and np.isnan(found[4])
 
 

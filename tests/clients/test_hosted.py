@@ -244,7 +244,7 @@ def test_who_is_at_work_is_known():
         def client(self, shared, mine, data):
             seen.append((group.context.client, group.context.round))
             return super().client(shared, mine, data)
-    group.method = group.hooks.method = Watching().with_model(group.method.model)
+    group.method = group.checked.method = Watching().with_model(group.method.model)
     group.messages = dict.fromkeys(group.clients, group.method.message_template())
     group.train(7, np.array([2, 5]), np.array([2, 5]), False)
     assert seen == [(2, 7), (5, 7)] and group.context.client is None
@@ -292,7 +292,7 @@ def test_what_idle_clients_keep_is_looked_at_too():
         def idle(self, shared, mine, data):
             return mine._replace(a=mine.a + (float("inf") if int(data.id) == 3 else 1))
     group = lab().group
-    group.method = group.hooks.method = Idling().with_model(group.method.model)
+    group.method = group.checked.method = Idling().with_model(group.method.model)
     said = "^state of a has 6 non-finite values of 6; it did not train in this round: look at what the method's `idle`"
     with pytest.raises(exact.NotFinite, match=said):
         group.train(0, np.array([1, 4]), np.array([1, 4]), False)

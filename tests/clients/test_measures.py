@@ -187,7 +187,7 @@ def test_every_measured_model_has_its_further_measures(own, mlp, federation):
     """They follow the other measures, which stay the same, before and after training; without samples they are nan."""
     names = ("balanced_accuracy", "mine_measures:spoils", "mine_measures:share_of_zeros")
     labs = [Lab(method("fedavg", mlp), Odd(federation), evaluate=Evaluate(measures=given)) for given in ((), names)]
-    plain, further = (lab.go(1, judge=True).judged for lab in labs)
+    plain, further = (lab.go(1, evaluates=True).evaluated for lab in labs)
     assert plain.shape == (8, 3, 5) and further.shape == (8, 3, 8)
     np.testing.assert_array_equal(further[..., :5], plain)
     assert labs[0].digest() == labs[1].digest()
@@ -209,7 +209,7 @@ def test_on_a_gpu_the_outputs_are_measured_on_the_host(engine, mlp, federation, 
     names = ("auc", "calibration_error")
     made = {"loop": Loop, "vmap": Vmap}[engine]()
     lab = Lab(method("fedbabu", mlp), Odd(federation), made, evaluate=Evaluate(measures=names)).go(1)
-    host = lab.judge(1)
+    host = lab.evaluate(1)
     monkeypatch.setattr(lab.group, "device", type("Cuda", (), {"type": "cuda"})())
     evaluator = lab.group.evaluator
     found = {}

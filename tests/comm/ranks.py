@@ -232,7 +232,7 @@ def rows(world, hostings) -> dict:
                               # as ranks with GPUs among ranks without
                               gpu_direct=how == "straight" and world.rank != 1)
         # The test itself addresses messages, by orders.
-        lab.hooks.checks = False
+        lab.checked.checks = False
         if world.rank:
             lab.pool.serve()
             continue

@@ -10,7 +10,7 @@ from fedmpi.comm.orders import MINE, ORDERS
 from fedmpi.comm.rank_pool import HEADER_BYTES, RankPool
 from fedmpi.comm.transport import Solo
 from fedmpi.context import RankContext
-from fedmpi.engines.step_counter import JUDGED, StepCounter
+from fedmpi.engines.step_counter import EVALUATED, StepCounter
 from tests.comm.together import together
 
 
@@ -54,8 +54,8 @@ class Hand:
     def receive_shared(self, fresh, arrays):
         self.told.append(("hear", fresh.tolist(), [np.asarray(a).tolist() for a in arrays]))
 
-    def train(self, when, ids, mine, judge):
-        self.told.append(("train", when, ids.tolist(), mine.tolist(), judge))
+    def train(self, when, ids, mine, evaluates):
+        self.told.append(("train", when, ids.tolist(), mine.tolist(), evaluates))
 
     def check_grace(self):
         """Do nothing: nobody waits for the end of the round."""
@@ -111,7 +111,7 @@ def test_every_rank_finds_an_order_by_its_number():
     assert len({order.name for order in ORDERS}) == len(ORDERS)
     assert all(getattr(OrderPerformer, order.name) is order for order in ORDERS)
     assert {order.name: order.first_state for order in ORDERS if order.first_state is not None} == {
-        "train": 5, "judge": 2, "measure_losses": 3, "time_engines": 1}
+        "train": 5, "evaluate": 2, "measure_losses": 3, "time_engines": 1}
 
 
 def test_participants_train_at_their_homes_and_those_with_bad_updates_are_left_out():
@@ -150,16 +150,16 @@ def test_the_table_of_all_clients_and_the_reports_of_all_ranks():
     """Rank 2 was asked to stop, which rank 0 learns from its report."""
     def act(pool):
         before = pool.stop_requested
-        pool.hosted.counter.begin(JUDGED)
+        pool.hosted.counter.begin(EVALUATED)
         pool.hosted.counter.add("judging", 7)
-        table, reports = pool.judge(3, [])
+        table, reports = pool.evaluate(3, [])
         return before, table.tolist(), pool.stop_requested, reports, pool.call(OrderPerformer.gather_reports)
     (before, table, asked, first, again), *_ = crews(act)[0]
     assert table == [[[120., 120.]]] * 6 and (before, asked) == (False, True)
     # Rank 0's steps are reported once.
-    for reports, judged in ((first, 7), (again, 0)):
-        assert reports.steps.tolist() == [[0] * 17 + [judged], [0] * 18, [0] * 18]
-        assert (reports.train_seconds.tolist(), reports.judge_seconds.tolist()) == ([.5] * 3, [0, 1, 2])
+    for reports, evaluated in ((first, 7), (again, 0)):
+        assert reports.steps.tolist() == [[0] * 17 + [evaluated], [0] * 18, [0] * 18]
+        assert (reports.train_seconds.tolist(), reports.evaluation_seconds.tolist()) == ([.5] * 3, [0, 1, 2])
         assert reports.on_gpu.tolist() == [False, True, False]
         assert reports.stop_requested.tolist() == [False, False, True]
         assert (reports.peak_memory[:, 0] > 0).all() and not reports.peak_memory[:, 1].any()

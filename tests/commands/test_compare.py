@@ -122,7 +122,7 @@ def test_the_second_table_holds_each_runs_own_numbers(tmp_path, wide):
     assert ["Gini", "coefficient", "of", "accuracies,", "%", "12.50", "25.00"] in rows
 
 
-def test_runs_judged_on_different_samples_say_so(tmp_path, wide):
+def test_runs_evaluated_on_different_samples_say_so(tmp_path, wide):
     runs = [made.run(tmp_path / part, {"evaluate": {"on": part}}, lines([1])) for part in ("test", "validation")]
     assert "\n\nmeasured on different samples: A on test samples, B on validation samples" in compare_runs(*runs)
     again = made.run(tmp_path / "again", {"evaluate": {"on": "test"}}, lines([1]))

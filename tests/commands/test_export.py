@@ -103,7 +103,7 @@ def test_every_clients_model_gives_the_accuracy_of_the_run(bench, name):
     assert len(set(check(ran(bench, name, f"method={{name: {name}}}"), mlp(), [0, 3, 8]))) > 1
 
 
-def test_an_exported_model_is_adapted_at_the_rate_at_which_the_run_judged_it(bench):
+def test_an_exported_model_is_adapted_at_the_rate_at_which_the_run_evaluated_it(bench):
     """A cosine would leave nothing of the rate after the last round."""
     run = ran(bench, "cosine", "method=fedbabu", "train.schedule=cosine")
     check(run, mlp(), [0, 3, 8])

@@ -206,7 +206,7 @@ def test_a_run_moves_and_writes_what_was_planned(planned, cache, tmp_path):
     assert line["bytes_sent_by_server"] == pytest.approx(2 * moved["broadcast"], abs=books)
     assert line["bytes_received_by_server"] == pytest.approx(
         moved["reduce"] + moved["gather"] + 20 * 3 * (1 + len(CLIENT_MEASURES)) * 8, abs=books
-    )  # and how all were judged
+    )  # and how all were evaluated
     assert line["mib_per_client_round"] == p["mib_per_client_round"]
     written = (out / "checkpoints" / "round-000002.h5").stat().st_size
     # The tolerance is for the books in the checkpoint.

@@ -262,9 +262,9 @@ def test_garbled_overrides_are_refused_and_nothing_worse(tmp_path_factory, overr
         assert str(error).startswith((f"{path}: ", "command line: ", f"{path} and command line: "))
 
 
-@pytest.mark.parametrize("settings, judged", [
+@pytest.mark.parametrize("settings, evaluated", [
     ({}, [1, 2, 3, 4, 5, 6, 7]), ({"every": 3}, [3, 6, 7]), ({"every": 7}, [7]), ({"every": 0}, [7]),
     ({"every": 0, "embeddings": [2, 5]}, [2, 5, 7]), ({"every": 4, "embeddings": [1]}, [1, 4, 7])])
-def test_rounds_that_are_evaluated(settings, judged):
+def test_rounds_that_are_evaluated(settings, evaluated):
     config = resolve({"rounds": 7, "evaluate": settings})
-    assert [t + 1 for t in range(7) if config.evaluates(t)] == judged
+    assert [t + 1 for t in range(7) if config.evaluates(t)] == evaluated

@@ -94,11 +94,11 @@ def test_walk_moves_the_statistics_too(model):
     assert torch.equal(start, model.start)
 
 
-def test_judging_moves_nothing(model):
+def test_evaluation_moves_nothing(model):
     data, w = data_of(), model.start + .1
     before = w.clone()
     data.descend(model, w)
     data.mean_loss(model, w), data.with_features(model.base, w[model.phi])
     assert torch.equal(w, before)
     run = lab("fedavg").go(2)
-    np.testing.assert_array_equal(run.judge(2), run.judge(2))
+    np.testing.assert_array_equal(run.evaluate(2), run.evaluate(2))

@@ -88,16 +88,15 @@ def by_hand(rounds, average):
 def test_fedavg_is_fedavg_with_a_module_per_client(policy):
     run, (w, ws) = lab("fedavg", policy).go(3), by_hand(3, policy == "average")
     model = run.method.model
-    judged = run.apply(run.method.personal, range(4), 3)
+    evaluated = run.apply(run.method.personal, range(4), 3)
     moving = torch.ones(model.size, dtype=torch.bool)
     for part in model.buffers:
         moving[part] = False
     for i in range(4):
-        near(judged[i][moving], w[moving], 1e-5)
+        near(evaluated[i][moving], w[moving], 1e-5)
         own = w if policy == "average" else ws[i]
-        near(
-            batchnorm.gather_statistics(judged[i], model.buffers), batchnorm.gather_statistics(own, model.buffers), 1e-5
-        )
+        near(batchnorm.gather_statistics(evaluated[i], model.buffers),
+             batchnorm.gather_statistics(own, model.buffers), 1e-5)
 
 
 def test_what_is_local_stays_at_the_client():
@@ -128,8 +127,8 @@ def test_training_a_head_alone_leaves_no_statistics_of_the_network():
     assert all(run.isfinite().all() for run in lab("fedah", head=("5", "6", "8")).go(2).state().values())
 
 
-def test_judging_is_not_training_whichever_network_is_called():
-    run = lab("fedah", head=("5", "6", "8")).go(1, judge=True)
+def test_evaluation_is_not_training_whichever_network_is_called():
+    run = lab("fedah", head=("5", "6", "8")).go(1, evaluates=True)
     assert not any(layer.training for net in (run.method.model, run.method.model.base, run.method.model.head)
                    for layer in net.module.modules())
 
@@ -157,7 +156,7 @@ def test_what_is_addressed_to_a_client_carries_its_own_statistics():
     assert torch.equal(note.models[2], kept.model.start)
 
 
-def test_the_personal_model_is_judged_with_its_own_statistics():
+def test_the_personal_model_is_evaluated_with_its_own_statistics():
     run = lab("fedmhc").go(2)
     assert torch.equal(run.apply(run.method.personal, [1], 2)[1], run.mine(1).theta)
 

@@ -124,15 +124,15 @@ def test_a_network_of_one_layer(name):
 
 
 @pytest.mark.parametrize("settings", [{}, {"anchor": "local"}])
-def test_dropout_does_not_depend_on_who_was_judged(settings):
+def test_dropout_does_not_depend_on_who_was_evaluated(settings):
     """Training drops units and evaluation does not, whatever was done before."""
     labs = [Lab(method("fedmhc", model(Given(dropout)), **settings), Digits(), share=.6) for _ in range(3)]
     labs[0].go(3)
-    labs[1].go(3, judge=True)
+    labs[1].go(3, evaluates=True)
     labs[2].method.model.module.eval()
     labs[2].go(3)
     assert labs[0].digest() == labs[1].digest() == labs[2].digest()
-    np.testing.assert_array_equal(labs[1].judge(3), labs[1].judge(3))
+    np.testing.assert_array_equal(labs[1].evaluate(3), labs[1].evaluate(3))
 
 
 @pytest.mark.parametrize("name, settings", [("fedavg", {}), ("fedmhc", {"anchor": "local"})])

@@ -204,7 +204,7 @@ def test_how_many_samples_each_model_passes_first(early, change, first):
 
 
 def test_a_choice_is_made_once(early, passed):
-    """To judge a client and to train it; not if the labels, the models or their number are others."""
+    """To evaluates a client and to train it; not if the labels, the models or their number are others."""
     bench = Bench()
     bench.shared = bench.shared + .1 * torch.randn(6, len(bench.shared), generator=torch.Generator().manual_seed(2))
 
@@ -213,9 +213,9 @@ def test_a_choice_is_made_once(early, passed):
         passed.clear()
         return bench.run(Loop(), verb), len(passed)
     fresh, work = run(False)
-    judged, again = run(True)
+    evaluated, again = run(True)
     known, saved = run(False)
-    assert fresh == judged == known and work == again
+    assert fresh == evaluated == known and work == again
     # clients of 57, 11 and 10 samples choose by pieces; the others pass all at once, which is kept as well
     assert saved == 0
 

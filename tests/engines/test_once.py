@@ -1,5 +1,5 @@
-"""`data.once` on each kind of data, and in runs of the methods that compute a mix once, to judge a client and to train
-it next."""
+"""`data.once` on each kind of data, and in runs of the methods that compute a mix once, to evaluate a client and to
+train it next."""
 from __future__ import annotations
 
 import dataclasses
@@ -49,7 +49,7 @@ KINDS_OF_DATA = ["features", "features of another network", "features of other w
 @pytest.mark.parametrize("engine", [Loop(), Vmap()], ids=["loop", "vmap"])
 @pytest.mark.parametrize("kind", KINDS_OF_DATA)
 def test_each_kind_of_data_has_results_of_its_own(engine, kind):
-    """After all kinds were judged, each is computed as without any memory."""
+    """After all kinds were evaluated, each is computed as without any memory."""
     class Derived:
         calls = 0
 
@@ -76,7 +76,7 @@ def test_each_kind_of_data_has_results_of_its_own(engine, kind):
 
 @pytest.mark.parametrize("engine", [Loop(), Vmap()], ids=["loop", "vmap"])
 def test_a_message_may_change_the_result(engine):
-    """Clients are judged without one."""
+    """Clients are evaluated without one."""
     class Told:
         def learn(self, w, data):
             return w if data.message is None else w + data.message.w
@@ -101,8 +101,8 @@ RUNS = [("fedala", {}), ("fedala", {"p": 4}), ("fedah", {}), ("fedah", {"mix_eve
 @pytest.mark.parametrize("engine", ["loop", "vmap"])
 @pytest.mark.parametrize("name, settings", RUNS, ids=[f"{name}-{number}" for number, (name, _) in enumerate(RUNS)])
 def test_a_run_computes_less_and_keeps_its_digest_and_its_books(name, settings, engine, monkeypatch):
-    """The mixes that judge a client before the second and the third round are those of these rounds, and as many steps
-    are in the books."""
+    """The mixes that evaluate a client before the second and the third round are those of these rounds, and as many
+    steps are in the books."""
     recalled = [0]
 
     def recall(self, *arguments, find=ResultMemory.recall):
@@ -115,12 +115,12 @@ def test_a_run_computes_less_and_keeps_its_digest_and_its_books(name, settings, 
         recalled[0] = 0
         engines = {"loop": Loop, "vmap": Vmap}
         lab = Lab(method(name, mlp(), **settings), Digits((20, 1, 11, 3, 10, 30)), engines[engine](), train)
-        lab.go(3, judge=True)
-        return lab.digest(), lab.group.counter.take().tolist(), lab.judged.tolist()
+        lab.go(3, evaluates=True)
+        return lab.digest(), lab.group.counter.take().tolist(), lab.evaluated.tolist()
     found = run()
     assert recalled[0] == 2 * (6 if engine == "loop" else 1)
     decaying = run(TRAIN)
-    # the round has another learning rate, which a function may use, than the judging before it
+    # the round has another learning rate, which a function may use, than the evaluation before it
     assert recalled[0] == 0
     monkeypatch.setattr(result_memory, "MOST_RESULT_BYTES", 0)
     assert run() == found and run(TRAIN) == decaying and recalled[0] == 0
@@ -131,7 +131,7 @@ def test_a_round_of_some_clients_keeps_its_digest(share, faults, monkeypatch):
     def run():
         mixing = method("fedala", mlp(), mix_everyone=True)
         lab = Lab(mixing, Digits((20, 1, 11, 3, 10, 30)), train=STEADY, share=share, faults=faults)
-        return lab.go(4, judge=True).digest()
+        return lab.go(4, evaluates=True).digest()
     found = run()
     monkeypatch.setattr(result_memory, "MOST_RESULT_BYTES", 0)
     assert run() == found
@@ -146,11 +146,11 @@ class HeldBack(View):
 
 
 @pytest.mark.parametrize("engine", [Loop, Vmap])
-def test_new_clients_are_judged_beside_what_is_kept(engine):
+def test_new_clients_are_evaluated_beside_what_is_kept(engine):
     """Neither do they take its place, nor is kept what they never train with."""
     federation = HeldBack(Digits((20, 1, 11, 3, 10, 30)))
-    lab = Lab(method("fedah", mlp()), federation, engine(), data=Data(clients=6, new_clients=2)).go(1, judge=True)
+    lab = Lab(method("fedah", mlp()), federation, engine(), data=Data(clients=6, new_clients=2)).go(1, evaluates=True)
     group, at_once = lab.group, engine is Vmap
-    assert len(group.newcomers) == 2 and len(lab.judged) == 6
+    assert len(group.newcomers) == 2 and len(lab.evaluated) == 6
     for memory in (group.passes, group.results):
         assert len(memory.known) == (1 if at_once else 4)

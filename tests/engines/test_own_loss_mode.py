@@ -70,7 +70,7 @@ def test_it_trains_as_the_network_itself_does(method):
 
 
 @pytest.mark.parametrize("cls", [FedSR, FedCR])
-def test_a_code_behind_the_extractor_trains_with_its_dropout_and_is_judged_without(cls):
+def test_a_code_behind_the_extractor_trains_with_its_dropout_and_is_evaluated_without(cls):
     model = build_model(WithDropout(), (64,), np.dtype("float32"), 10, seed=5)
     method, modes = cls(ft=2).with_model(model), []
     lab = Lab(method, Digits(sizes=(20, 11), test=5), Loop())

@@ -1,4 +1,4 @@
-"""A pass of all samples through a model of the server's is made once, to judge a client and to train it next."""
+"""A pass of all samples through a model of the server's is made once, to evaluate a client and to train it next."""
 from __future__ import annotations
 
 import pytest
@@ -46,7 +46,7 @@ def bench():
     return Bench()
 
 
-def judge(bench, engine, verb=choose, **local):
+def evaluate(bench, engine, verb=choose, **local):
     bench.passes.begin([bench.shared], fills=True)
     return bench.run(engine, verb, **local)
 
@@ -63,13 +63,13 @@ def assert_equal(a, b):
 def test_a_pass_is_made_once(bench, engine, made):
     """Also if batches, rates and rounds are others; the results keep their bits."""
     fresh = train(bench, engine)
-    judged = judge(bench, engine)
+    evaluated = evaluate(bench, engine)
     trained = train(bench, engine, round=8, batch=3, lr=.1)
     # The head passes features, which are not the samples. vmap computes a loss in another way than logits to train on.
     each = [5, 3, 1] if engine.name == "loop" else [5, 4, 1]
     times = len(bench.clients) if engine.name == "loop" else 1
     assert made[0] == sum(each) * times
-    assert_equal(fresh, judged)
+    assert_equal(fresh, evaluated)
     assert_equal(fresh, trained)
 
 
@@ -85,7 +85,7 @@ def test_clients_that_train_without_the_others(bench, made, engine, passes):
     """Engine loop recalls each client's pass (2 are those of the head). The bits of vmap may depend on who is computed
     at once, so it makes all of them."""
     fresh = bench.run(engine, choose, clients=[0, 2])
-    judge(bench, engine)
+    evaluate(bench, engine)
     bench.passes.begin([bench.shared], fills=False)
     before = made[0]
     assert_equal(fresh, bench.run(engine, choose, clients=[0, 2]))
@@ -112,7 +112,7 @@ def test_a_table_is_not_its_first_row():
 
 
 def test_another_model_is_another_pass(bench, engine, made):
-    old = judge(bench, engine)
+    old = evaluate(bench, engine)
     bench.shared = bench.shared + .1
     found = train(bench, engine)
     bench.passes.forget()
@@ -121,7 +121,7 @@ def test_another_model_is_another_pass(bench, engine, made):
 
 
 def test_a_model_that_was_changed_in_place_is_another_pass(bench, engine):
-    old = judge(bench, engine)
+    old = evaluate(bench, engine)
     bench.shared += .1
     found = train(bench, engine)
     bench.passes.forget()
@@ -136,27 +136,27 @@ def test_parts_of_the_samples_and_features_are_other_samples(bench, engine):
         return torch.stack([part.mean_loss(model, shared),
                             part.with_features(model.base, shared[model.phi]).mean_loss(model.head, shared[model.h])])
     fresh = train(bench, engine, half)
-    judge(bench, engine)
+    evaluate(bench, engine)
     assert_equal(fresh, train(bench, engine, half))
     known = {whose: len(passes) for whose, passes in bench.passes.known.items()}
-    judge(bench, engine, half)
+    evaluate(bench, engine, half)
     assert {whose: len(passes) for whose, passes in bench.passes.known.items()} == known
 
 
 def test_a_model_of_the_clients_own_is_not_kept(bench, engine):
-    judge(bench, engine, lambda model, shared, mine, data: data.mean_loss(model, mine.w))
-    judge(bench, engine, lambda model, shared, mine, data: data.mean_loss(model, shared + 0))
-    judge(bench, engine, lambda model, shared, mine, data: data.mean_loss(lambda w, x: model(w, x), shared))
+    evaluate(bench, engine, lambda model, shared, mine, data: data.mean_loss(model, mine.w))
+    evaluate(bench, engine, lambda model, shared, mine, data: data.mean_loss(model, shared + 0))
+    evaluate(bench, engine, lambda model, shared, mine, data: data.mean_loss(lambda w, x: model(w, x), shared))
     assert not bench.passes.known
 
 
 def test_another_network_with_the_same_weights_is_another_pass(bench, engine):
     def other(model, shared, mine, data):
         return data.mean_loss(Net(model.module), shared)
-    judge(bench, engine)
+    evaluate(bench, engine)
     known = len(bench.passes.known)
     kept = sum(map(len, bench.passes.known.values()))
-    judge(bench, engine, other)
+    evaluate(bench, engine, other)
     assert sum(map(len, bench.passes.known.values())) > kept and len(bench.passes.known) == known
 
 
@@ -166,13 +166,13 @@ def test_networks_of_unknown_layers_are_not_kept(engine):
         def forward(self, x):
             return super().forward(x)
     bench = Bench(net=Model(lambda: nn.Sequential(nn.Linear(64, 5), Own(5, 10)), torch.zeros(2, 64), 0))
-    judge(bench, engine)
+    evaluate(bench, engine)
     assert {known.net for passes in bench.passes.known.values() for known in passes} == {bench.model.base}
 
 
 def test_so_many_bytes_are_kept(bench, engine, made, monkeypatch):
     monkeypatch.setattr(pass_memory, "MOST_BYTES_KEPT", 4 * 10 * 66)
-    fresh = judge(bench, engine)
+    fresh = evaluate(bench, engine)
     kept = sum(known.outputs.nbytes for passes in bench.passes.known.values() for known in passes)
     assert bench.passes.bytes == kept <= pass_memory.MOST_BYTES_KEPT
     before = made[0]
@@ -200,7 +200,7 @@ def run_out_of_memory_once(engine, memory, monkeypatch):
 
 def test_passes_are_forgotten_when_memory_is_short(bench, monkeypatch):
     engine = Vmap()
-    fresh = judge(bench, engine)
+    fresh = evaluate(bench, engine)
     tried = run_out_of_memory_once(engine, bench.passes, monkeypatch)
     found = train(bench, engine)
     assert tried == [5, 2, 2, 1]
@@ -226,7 +226,7 @@ def test_a_run_makes_fewer_passes_and_keeps_its_digest(name, recalled, made, mon
 
     def run():
         before = made[0]
-        lab = Lab(method(name, mlp(), **settings), Digits((20, 1, 11, 3, 10, 30))).go(3, judge=True)
+        lab = Lab(method(name, mlp(), **settings), Digits((20, 1, 11, 3, 10, 30))).go(3, evaluates=True)
         return lab.digest(), made[0] - before
     digest, fewer = run()
     monkeypatch.setattr(pass_memory, "MOST_BYTES_KEPT", 0)

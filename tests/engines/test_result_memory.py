@@ -1,4 +1,4 @@
-"""What `data.once` computes to judge a client serves its next training, as if it were computed again."""
+"""What `data.once` computes to evaluate a client serves its next training, as if it were computed again."""
 from __future__ import annotations
 
 import random
@@ -12,7 +12,7 @@ from fedmpi.engines import result_memory
 from fedmpi.engines.batch_plan import Portion
 from fedmpi.engines.loop import Loop
 from fedmpi.engines.result_memory import is_equal
-from fedmpi.engines.step_counter import JUDGED, KINDS, PARTICIPANTS
+from fedmpi.engines.step_counter import EVALUATED, KINDS, PARTICIPANTS
 from fedmpi.engines.vmap import Vmap
 from fedmpi.models.flat import Model
 from tests.clients.verbs import NUMBER, Bench
@@ -53,9 +53,9 @@ def bench():
     return Bench()
 
 
-def judge(bench, engine, verb, **local):
+def evaluate(bench, engine, verb, **local):
     bench.results.begin(NUMBER, fills=True)
-    bench.counter.begin(JUDGED)
+    bench.counter.begin(EVALUATED)
     return bench.run(engine, verb, **local)
 
 
@@ -73,19 +73,19 @@ def times(bench, engine):
 def test_a_result_is_computed_once_and_its_steps_are_made_twice(bench, engine, author):
     fresh = train(bench, engine, author.begin)
     made = bench.counter.take()
-    judged = judge(bench, engine, author.begin)
-    assert bench.counter.take().reshape(3, -1)[JUDGED, KINDS.index("judging")] == made.sum() > 0
+    evaluated = evaluate(bench, engine, author.begin)
+    assert bench.counter.take().reshape(3, -1)[EVALUATED, KINDS.index("judging")] == made.sum() > 0
     trained = train(bench, engine, author.begin)
     assert author.calls == 2 * times(bench, engine)
     assert bench.counter.take().tolist() == made.tolist()
     assert made.reshape(3, -1)[PARTICIPANTS, KINDS.index("mix")] == made.sum()
-    assert_equal(fresh, judged)
+    assert_equal(fresh, evaluated)
     assert_equal(fresh, trained)
 
 
 def test_what_is_recalled_may_be_changed(bench, engine, author):
     """A client keeps what it was given, and nothing else lies in the same memory."""
-    fresh = judge(bench, engine, author.begin)
+    fresh = evaluate(bench, engine, author.begin)
 
     def spoil(model, shared, mine, data):
         return author.begin(model, shared, mine, data).zero_()
@@ -95,13 +95,13 @@ def test_what_is_recalled_may_be_changed(bench, engine, author):
 
 
 def test_what_was_changed_since_is_computed_again(bench, author):
-    """A client that is judged holds the kept tensor itself."""
+    """A client that is evaluated holds the kept tensor itself."""
     engine = Loop()
     fresh = train(bench, engine, author.begin)
 
     def spoil(model, shared, mine, data):
         return author.begin(model, shared, mine, data).zero_()
-    judge(bench, engine, spoil)
+    evaluate(bench, engine, spoil)
     assert_equal(fresh, train(bench, engine, author.begin))
     assert author.calls == 3 * len(bench.clients)
 
@@ -112,15 +112,15 @@ def test_training_alone_keeps_nothing(bench, engine, author):
     assert author.calls == 2 * times(bench, engine) and not bench.results.known
 
 
-def test_to_judge_again_forgets_what_was_known(bench, engine, author):
-    judge(bench, engine, author.begin)
-    judge(bench, engine, author.begin)
+def test_to_evaluate_again_forgets_what_was_known(bench, engine, author):
+    evaluate(bench, engine, author.begin)
+    evaluate(bench, engine, author.begin)
     assert author.calls == 2 * times(bench, engine)
 
 
 def test_another_round_forgets_what_was_known(bench, engine, author):
     """So that nothing is held when it cannot serve any more."""
-    judge(bench, engine, author.begin)
+    evaluate(bench, engine, author.begin)
     bench.results.begin(NUMBER, fills=False)
     assert bench.results.known
     bench.results.begin(NUMBER + 1, fills=False)
@@ -130,7 +130,7 @@ def test_another_round_forgets_what_was_known(bench, engine, author):
 def test_clients_that_train_without_the_others(bench, engine, author):
     """The bits of vmap may depend on who is computed at once, so it computes again."""
     fresh = bench.run(engine, author.begin, clients=[0, 2])
-    judge(bench, engine, author.begin)
+    evaluate(bench, engine, author.begin)
     before = author.calls
     bench.results.begin(NUMBER, fills=False)
     assert_equal(fresh, bench.run(engine, author.begin, clients=[0, 2]))
@@ -151,7 +151,7 @@ def test_clients_of_equal_labels_and_states_have_other_samples(engine, author, m
 @pytest.mark.parametrize("change", [{"round": 8}, {"lr": .1}, {"batch": 3}, {"seed": 4}, {"steps": 5},
                                     {"drop_last": True}])
 def test_other_settings_are_another_result(bench, engine, author, change):
-    judge(bench, engine, author.begin)
+    evaluate(bench, engine, author.begin)
     found = train(bench, engine, author.begin, **change)
     assert author.calls == 2 * times(bench, engine)
     bench.results.forget()
@@ -159,7 +159,7 @@ def test_other_settings_are_another_result(bench, engine, author, change):
 
 
 def test_a_part_of_the_steps_is_another_result(bench, engine, author):
-    old = judge(bench, engine, author.begin)
+    old = evaluate(bench, engine, author.begin)
     bench.portions = {0: Portion(1, 2)}
     found = train(bench, engine, author.begin)
     bench.results.forget()
@@ -169,7 +169,7 @@ def test_a_part_of_the_steps_is_another_result(bench, engine, author):
 
 @pytest.mark.parametrize("in_place", [True, False])
 def test_another_model_of_the_servers_is_another_result(bench, engine, author, in_place):
-    old = judge(bench, engine, author.begin)
+    old = evaluate(bench, engine, author.begin)
     if in_place:
         bench.shared += .1
     else:
@@ -181,7 +181,7 @@ def test_another_model_of_the_servers_is_another_result(bench, engine, author, i
 
 
 def test_another_state_of_the_client_is_another_result(bench, engine, author):
-    old = judge(bench, engine, author.begin)
+    old = evaluate(bench, engine, author.begin)
     for c in bench.clients[:2]:
         mine = bench.store.read(c)
         bench.store.write(c, mine._replace(w=mine.w + .1))
@@ -197,14 +197,14 @@ def test_two_results_of_one_function(bench, engine, author):
         author.net = model
         return torch.cat([data.once(author.learn, w, mine.s, shared) for w in (mine.w, shared, mine.w)])
     fresh = train(bench, engine, both)
-    assert_equal(fresh, judge(bench, engine, both))
+    assert_equal(fresh, evaluate(bench, engine, both))
     before = author.calls
     assert_equal(fresh, train(bench, engine, both))
     assert author.calls == before
 
 
 def test_another_function_is_another_result(bench, engine, author):
-    fresh = judge(bench, engine, author.begin)
+    fresh = evaluate(bench, engine, author.begin)
 
     def more(model, shared, mine, data):
         return data.once(author.learn_more, *mine, shared)
@@ -225,7 +225,7 @@ def test_what_may_depend_on_more_is_not_kept(author, make, policy, kept):
         w = author.begin(model, shared, mine, data)
         return data.descend(model, w)
     fresh = train(bench, engine, verb)
-    judge(bench, engine, verb)
+    evaluate(bench, engine, verb)
     assert bool(bench.results.known) is kept
     assert_equal(fresh, train(bench, engine, verb))
 
@@ -245,18 +245,18 @@ def test_what_draws_is_not_kept(bench, engine, author, draw):
     def verb(model, shared, mine, data):
         author.net = model
         return data.once(learn, *mine, shared)
-    judge(bench, engine, verb)
+    evaluate(bench, engine, verb)
     assert not bench.results.known
 
 
 def test_so_many_bytes_are_kept(bench, author, monkeypatch):
     engine = Loop()
-    fresh = judge(bench, engine, author.begin)
+    fresh = evaluate(bench, engine, author.begin)
     whole, each = bench.results.bytes, bench.shared.nbytes
     # the server's model counts once; of a client: its own and what was learned, a strength and labels
     assert whole == each + 5 * (2 * each + 4) + 8 * (57 + 1 + 11 + 3 + 10) and len(bench.results.known) == 5
     monkeypatch.setattr(result_memory, "MOST_RESULT_BYTES", whole - 1)
-    judge(bench, engine, author.begin)
+    evaluate(bench, engine, author.begin)
     assert len(bench.results.known) == 4 and bench.results.bytes < whole
     before = author.calls
     assert_equal(fresh, train(bench, engine, author.begin))
@@ -267,14 +267,14 @@ def test_so_many_bytes_are_kept(bench, author, monkeypatch):
 
 def test_a_view_for_many_clients_holds_one_model(bench, author):
     """Engine vmap sees the server's model as a row of each client."""
-    judge(bench, Vmap(), author.begin)
+    evaluate(bench, Vmap(), author.begin)
     each = bench.shared.nbytes
     assert bench.results.bytes == each + 5 * (2 * each + 4) + 8 * 5 * 64
 
 
 def test_results_are_forgotten_when_memory_is_short(bench, author, monkeypatch):
     engine = Vmap()
-    judge(bench, engine, author.begin)
+    evaluate(bench, engine, author.begin)
     tried = run_out_of_memory_once(engine, bench.results, monkeypatch)
     train(bench, engine, author.begin)
     assert tried == [5, 2, 2, 1]

@@ -152,7 +152,7 @@ def test_rows_that_no_sample_names_stand_still_or_are_pulled(data, model):
 def test_texts_train_the_same_in_both_engines(name, settings, model):
     labs = [Lab(method(name, model, **settings), Texts(), engine, share=.6).go(2) for engine in (Loop(), Vmap())]
     assert apart(labs[0].state(), labs[1].state()) < 1e-5
-    np.testing.assert_allclose(*(lab.judge(2) for lab in labs), atol=1e-4)
+    np.testing.assert_allclose(*(lab.evaluate(2) for lab in labs), atol=1e-4)
 
 
 def test_a_client_does_not_depend_on_those_before_it(model):

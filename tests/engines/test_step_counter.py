@@ -11,7 +11,7 @@ from fedmpi.config.schema import Evaluate
 from fedmpi.engines.batch_plan import LocalTraining
 from fedmpi.engines.dry_run import count_steps_by_kind
 from fedmpi.engines.loop import Loop
-from fedmpi.engines.step_counter import JUDGED, KINDS, OTHERS, PARTICIPANTS, StepCounter
+from fedmpi.engines.step_counter import EVALUATED, KINDS, OTHERS, PARTICIPANTS, StepCounter
 from fedmpi.engines.vmap import Vmap
 from fedmpi.models.build import make_blank_samples
 from fedmpi.server.step_totals import StepTotals
@@ -86,10 +86,10 @@ def test_both_engines_and_the_dry_run_count_alike(name, settings):
         lab.open()
         opened = table(lab.group.counter)
         first, shared = lab.group.store.first, lab.shared
-        lab.judge(0), lab.group.counter.take()
+        lab.evaluate(0), lab.group.counter.take()
         who = lab.round(0)
         trained = table(lab.group.counter)
-        lab.round(1, judge=True)
+        lab.round(1, evaluates=True)
         found.append([opened, trained, table(lab.group.counter)])
     assert found[0] == found[1]
     expected = dict.fromkeys(KINDS, 0)
@@ -102,8 +102,8 @@ def test_both_engines_and_the_dry_run_count_alike(name, settings):
     # The dry run does not know who has a group already.
     if name == "fedgroup":
         expected["warm_up"] = trained[PARTICIPANTS].get("warm_up")
-    assert trained == {PARTICIPANTS: {k: n for k, n in expected.items() if n}, OTHERS: {}, JUDGED: {}}
-    assert set(opened[PARTICIPANTS]) <= {"warm_up"} and set(found[0][2][JUDGED]) <= {"judging", "fine_tuning"}
+    assert trained == {PARTICIPANTS: {k: n for k, n in expected.items() if n}, OTHERS: {}, EVALUATED: {}}
+    assert set(opened[PARTICIPANTS]) <= {"warm_up"} and set(found[0][2][EVALUATED]) <= {"judging", "fine_tuning"}
 
 
 @pytest.mark.parametrize("name", VERBS)
@@ -117,19 +117,19 @@ def test_every_verb_makes_as_many_steps_with_both_engines(name):
     assert found[0] == found[1]
 
 
-def test_clients_that_idle_count_apart_and_those_that_are_only_judged_not_at_all():
+def test_clients_that_idle_count_apart_and_those_that_are_only_evaluated_not_at_all():
     lab = Lab(method("fedah", mlp(), mix_everyone=True), Digits(SIZES), share=.6,
               evaluate=Evaluate(after_training="all"))
-    who = lab.round(0, judge=False)
+    who = lab.round(0, evaluates=False)
     others = np.setdiff1d(range(8), who.ids)
     batches = [-(-SIZES[i] // 10) for i in range(8)]
     counted = table(lab.group.counter)
     assert counted[OTHERS] == {"mix": sum(batches[i] for i in others)}
     assert counted[PARTICIPANTS] == dict.fromkeys(("mix", "head", "main"), sum(batches[i] for i in who.ids))
     # The others train too, for the evaluation after training.
-    who = lab.train(1, judge=True)
+    who = lab.train(1, evaluates=True)
     again = table(lab.group.counter)
-    assert again[PARTICIPANTS]["main"] == sum(batches[i] for i in who.ids) and again[JUDGED] == {}
+    assert again[PARTICIPANTS]["main"] == sum(batches[i] for i in who.ids) and again[EVALUATED] == {}
     assert again[OTHERS] == {"mix": sum(batches[i] for i in np.setdiff1d(range(8), who.ids))}
 
 
@@ -157,9 +157,9 @@ def test_an_unknown_kind_is_named():
 def test_what_nobody_asked_to_count_is_not_counted():
     counter = StepCounter()
     counter.add("main", 3)
-    counter.begin(JUDGED)
+    counter.begin(EVALUATED)
     counter.add("mix", 2), counter.add("fine_tuning", 5)
-    assert table(counter) == {PARTICIPANTS: {}, OTHERS: {}, JUDGED: {"judging": 2, "fine_tuning": 5}}
+    assert table(counter) == {PARTICIPANTS: {}, OTHERS: {}, EVALUATED: {"judging": 2, "fine_tuning": 5}}
     assert not counter.take().any()
 
 
@@ -182,9 +182,9 @@ def test_totals_are_means_and_whole_where_they_can_be():
             rows[rank, whose * len(KINDS) + KINDS.index(name)] = n
         return rows
     totals = StepTotals()
-    facts = totals.add_round(steps(main=(0, PARTICIPANTS, 30), mix=(1, OTHERS, 8), judging=(1, JUDGED, 16)), 3, 8)
+    facts = totals.add_round(steps(main=(0, PARTICIPANTS, 30), mix=(1, OTHERS, 8), judging=(1, EVALUATED, 16)), 3, 8)
     assert facts == {"steps": {"main": 10, "judging": 2}, "steps_so_far": {"main": 3.75, "mix": 1, "judging": 2}}
-    facts = StepTotals.of(totals.saved()).add_round(steps(main=(1, PARTICIPANTS, 2), judging=(0, JUDGED, 8)), 4, 8)
+    facts = StepTotals.of(totals.saved()).add_round(steps(main=(1, PARTICIPANTS, 2), judging=(0, EVALUATED, 8)), 4, 8)
     assert facts == {"steps": {"main": .5, "judging": 1}, "steps_so_far": {"main": 4, "mix": 1, "judging": 1}}
     assert type(facts["steps_so_far"]["main"]) is int
     # A checkpoint of fedmpi 0.1 has no counts.

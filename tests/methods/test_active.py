@@ -87,7 +87,7 @@ def test_clients_are_in_several_clusters(name, hidden):
 @pytest.mark.parametrize("name", AVERAGED)
 def test_what_is_averaged_is_not_local(name, hidden):
     lab, alone = run(name, hidden)[0], run("local", hidden)[0]
-    assert not np.allclose(lab.judge(2)[:, 0], alone.judge(2)[:, 0], atol=1e-3)
+    assert not np.allclose(lab.evaluate(2)[:, 0], alone.evaluate(2)[:, 0], atol=1e-3)
 
 
 @sizes

@@ -75,14 +75,14 @@ def assert_is_what_it_modifies(mlp, federation, silent, name, settings):
     assert not found.shared.g.any()
     assert all(torch.equal(getattr(found.shared, field), v) for field, v in plain.shared._asdict().items())
     assert all(torch.equal(a, b) for c in range(8) for a, b in zip(found.mine(c), plain.mine(c), strict=True))
-    np.testing.assert_array_equal(found.judge(ROUNDS)[:, 0], plain.judge(ROUNDS)[:, 0])
+    np.testing.assert_array_equal(found.evaluate(ROUNDS)[:, 0], plain.evaluate(ROUNDS)[:, 0])
 
 
 @pytest.mark.parametrize("cam, silent", [(IFCACAM, SilentIFCA), (FeSEMCAM, SilentFeSEM), (FedMHCCAM, SilentFedMHC)])
 def test_with_one_it_is_not(mlp, federation, cam, silent):
     loud, quiet = (Lab(c(warm_up=0).with_model(mlp), federation, share=SHARE).go() for c in (cam, silent))
     assert apart(loud.state(), quiet.state()) > 1e-3
-    assert not np.array_equal(loud.judge(ROUNDS), quiet.judge(ROUNDS))
+    assert not np.array_equal(loud.evaluate(ROUNDS), quiet.evaluate(ROUNDS))
 
 
 def test_a_run_that_only_warms_up_says_so():
@@ -201,7 +201,7 @@ def test_fesem_cam_is_what_its_formulas_say(mlp, federation, warm_up, keep):
         near(found.mine(c).theta, theta[c])
 
 
-def test_a_method_that_does_not_say_where_it_began_is_asked_for_what_it_is_judged_by(mlp, federation):
+def test_a_method_that_does_not_say_where_it_began_is_asked_for_what_it_is_evaluated_by(mlp, federation):
     """g of FedMHC-CAM is trained beside theta_i."""
     lab = Lab(FedMHCCAM(warm_up=0).with_model(mlp), federation)
     g = mlp.starts(2)[1]
@@ -234,7 +234,7 @@ def test_warm_rounds_are_fedavg_for_g_alone(mlp, federation):
     assert not torch.equal(lab.shared.parts, w[:5])
 
 
-def test_while_g_warms_up_it_is_judged_alone(mlp, federation):
+def test_while_g_warms_up_it_is_evaluated_alone(mlp, federation):
     x = torch.from_numpy(federation.client(2).x_test)
     lab = run("ifca_cam", rounds=1, warm_up=2)
     for t in (2, 3):
@@ -245,7 +245,7 @@ def test_while_g_warms_up_it_is_judged_alone(mlp, federation):
         lab.round(t - 1)
 
 
-def test_right_after_its_training_g_is_judged_alone_while_it_warms_up(mlp, federation):
+def test_right_after_its_training_g_is_evaluated_alone_while_it_warms_up(mlp, federation):
     lab = run("ifca_cam", rounds=1, warm_up=2)
     for alone in (True, False):
         mine, up = lab.apply(lab.method.client, [2], 2 - alone)[2]
@@ -271,7 +271,7 @@ def test_clients_warm_up_alone_before_the_first_round(mlp, federation):
     assert method("ifca_cam", mlp).warm_up_participants(8, 0) is None
 
 
-def test_a_client_is_judged_by_g_and_the_cluster_that_fits_best_beside_it(mlp, federation):
+def test_a_client_is_evaluated_by_g_and_the_cluster_that_fits_best_beside_it(mlp, federation):
     """Its training data decide, and g is added: the cluster that fits best alone is another one."""
     lab = Lab(method("ifca_cam", mlp, warm_up=0), federation)
     lab.shared = lab.shared._replace(g=4 * lab.shared.g, parts=4 * lab.shared.parts)
@@ -295,4 +295,4 @@ def test_both_warm_ups_in_both_engines(mlp, federation, name, warm):
     one, other = (Lab(method(name, mlp, warm=warm, warm_up=1), federation, engine, share=SHARE).go(2)
                   for engine in (None, Vmap()))
     assert apart(one.state(), other.state()) < 1e-5
-    np.testing.assert_allclose(one.judge(2), other.judge(2), atol=1e-4)
+    np.testing.assert_allclose(one.evaluate(2), other.evaluate(2), atol=1e-4)

@@ -100,7 +100,7 @@ class WatchedFedCPS(Watched, CAM, FedCPS):
 @pytest.mark.parametrize("cam, settings", [(WatchedFedCPS, {}), (WatchedFedCPS, {"personal_layers": "client"}),
                                            (WatchedCGPFL, {})], ids=str)
 def test_g_is_trained_beside_the_model_that_the_round_began_from(mlp, federation, cam, settings):
-    """Not beside the one that the client is judged by, which it has from its round before (eq. 8)."""
+    """Not beside the one that the client is evaluated by, which it has from its round before (eq. 8)."""
     lab = Lab(cam(warm_up=0, **settings).with_model(mlp), federation, share=.6)
     for t in range(3):
         cam.seen.clear()

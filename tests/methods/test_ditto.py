@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.methods.trial import ROUNDS, again, correct, judged, mean, near, run
+from tests.methods.trial import ROUNDS, again, correct, evaluated, mean, near, run
 
 
 def ditto(ref, lam):
@@ -27,7 +27,7 @@ def test_ditto_is_its_formula(share):
     near(found.shared.w, w)
     for c in range(8):
         near(found.mine(c).v, v[c])
-        near(judged(found, c), v[c])
+        near(evaluated(found, c), v[c])
 
 
 @pytest.mark.parametrize("lam", [0., 1., 7.])
@@ -54,11 +54,11 @@ def test_a_stronger_pull_keeps_the_personal_model_closer():
     assert gaps == sorted(gaps, reverse=True) and gaps[-1] < gaps[0] / 2
 
 
-def test_the_personal_model_is_the_only_one_judged():
+def test_the_personal_model_is_the_only_one_evaluated():
     """Neither the global model nor w_i after local training is in the series, before or after."""
     found = run("ditto", rounds=ROUNDS - 1, participation=1.)
-    found.round(ROUNDS - 1, judge=True)
-    table, (w, v) = found.judge(ROUNDS), ditto(again(found), 1.)
+    found.round(ROUNDS - 1, evaluates=True)
+    table, (w, v) = found.evaluate(ROUNDS), ditto(again(found), 1.)
     personal = [correct(found, c, v[c]) for c in range(8)]
     assert table[:, 0, 1].tolist() == personal != [correct(found, c, w) for c in range(8)]
     assert not np.any(table[:, 1:, 0])

@@ -130,11 +130,11 @@ def test_clients_that_converge_earlier_wait_for_the_others():
     assert apart(lab.state(), run("fedala", spread=4e-4).state()) < 1e-5
 
 
-def test_what_is_trained_later_leaves_no_trace_in_the_judged_model():
+def test_what_is_trained_later_leaves_no_trace_in_the_evaluated_model():
     lab = run("fedala")
-    judged = lab.apply(lab.method.personal, [3], ROUNDS)[3]
-    assert torch.equal(judged[:lab.method.cut], lab.shared.w[:lab.method.cut])
-    assert not torch.equal(judged[lab.method.cut:], lab.shared.w[lab.method.cut:])
+    evaluated = lab.apply(lab.method.personal, [3], ROUNDS)[3]
+    assert torch.equal(evaluated[:lab.method.cut], lab.shared.w[:lab.method.cut])
+    assert not torch.equal(evaluated[lab.method.cut:], lab.shared.w[lab.method.cut:])
 
 
 def test_more_tensors_than_there_are_is_refused():

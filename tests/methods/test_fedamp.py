@@ -162,7 +162,7 @@ def test_a_client_receives_and_sends_one_model():
     assert lab.method.traffic(lab.shared, lab.up) == (4 * 1210, 4 * 1210)
 
 
-def test_everybody_can_be_judged_after_training(tmp_path, cache):
+def test_everybody_can_be_evaluated_after_training(tmp_path, cache):
     """Clients that do not take part get messages too, if all are evaluated as if they had taken part."""
     (tmp_path / "c.yaml").write_text(json.dumps({
         "rounds": 2, "method": "fedamp", "model": {"name": "mlp", "hidden": 8}, "evaluate": {"after_training": "all"},

@@ -47,7 +47,7 @@ def test_one_model_is_fedavg(name, train):
     settings = {} if name == "fedavg_plus" else {"mu": 0.}
     one, plain = run(name, train=train, K=1, **settings), run("fedavg", train=train)
     near(one.shared.w[0], plain.shared.w, 0 if name == "fedavg_plus" else 1e-6)
-    ours, theirs = one.judge(ROUNDS), plain.judge(ROUNDS)
+    ours, theirs = one.evaluate(ROUNDS), plain.evaluate(ROUNDS)
     np.testing.assert_array_equal(ours[:, 0, :3], theirs[:, 0, :3])
     np.testing.assert_allclose(ours, theirs, atol=1e-4)
 

@@ -14,7 +14,7 @@ from fedmpi.testing.subject import Subject
 from tests.clients.normed import lab
 from tests.federations import Digits, OtherTests
 from tests.methods.reference import HEADS
-from tests.methods.trial import ROUNDS, again, correct, judged, mean, near, run
+from tests.methods.trial import ROUNDS, again, correct, evaluated, mean, near, run
 from tests.runs import run_alone
 
 
@@ -45,7 +45,7 @@ def test_fedbabu_is_its_formula(share):
     near(found.shared.phi, w[:ref.cut])
     for c in range(8):
         near(unadapted(found, c), w)
-        near(judged(found, c), tuned(ref, c, w, 3))
+        near(evaluated(found, c), tuned(ref, c, w, 3))
 
 
 def test_the_head_never_moves():
@@ -54,36 +54,36 @@ def test_the_head_never_moves():
     model, h = found.method.model, found.method.model.h
     assert all(torch.equal(unadapted(found, c)[h], model.start[h]) for c in range(8))
     assert found.method.traffic(found.shared, found.up) == 2 * (4 * model.base.size,)
-    assert (judged(found, 2)[h] - model.start[h]).abs().max() > 1e-3
+    assert (evaluated(found, 2)[h] - model.start[h]).abs().max() > 1e-3
 
 
 def test_fine_tuning_starts_from_the_last_averaged_model_and_leaves_no_trace():
     plain, long = run("fedbabu", ft=0), run("fedbabu", ft=6)
     # Evaluate in every round.
     for t in range(ROUNDS, 2 * ROUNDS):
-        plain.round(t, judge=True)
-        long.round(t, judge=True)
+        plain.round(t, evaluates=True)
+        long.round(t, evaluates=True)
     assert plain.digest() == long.digest()
     for c in range(8):
-        assert torch.equal(judged(plain, c), unadapted(long, c))
-        assert (judged(long, c) - unadapted(long, c)).abs().max() > 1e-3
+        assert torch.equal(evaluated(plain, c), unadapted(long, c))
+        assert (evaluated(long, c) - unadapted(long, c)).abs().max() > 1e-3
 
 
 def test_more_fine_tuning_leads_farther():
-    gaps = [float((judged(found, 2) - unadapted(found, 2)).norm())
+    gaps = [float((evaluated(found, 2) - unadapted(found, 2)).norm())
             for found in (run("fedbabu", ft=ft) for ft in (0, 1, 5, 20))]
     assert gaps == sorted(gaps) and len(set(gaps)) == 4 and gaps[0] == 0
 
 
 def test_fine_tuning_sees_no_test_sample():
     found, other = run("fedbabu"), run("fedbabu", federation=OtherTests(Digits()))
-    assert all(torch.equal(judged(found, c), judged(other, c)) for c in range(8))
+    assert all(torch.equal(evaluated(found, c), evaluated(other, c)) for c in range(8))
 
 
-def test_the_fine_tuned_model_is_judged_and_the_averaged_one_beside_it():
+def test_the_fine_tuned_model_is_evaluated_and_the_averaged_one_beside_it():
     found = run("fedbabu", rounds=ROUNDS - 1)
-    found.round(ROUNDS - 1, judge=True)
-    table, ref = found.judge(ROUNDS), again(found)
+    found.round(ROUNDS - 1, evaluates=True)
+    table, ref = found.evaluate(ROUNDS), again(found)
     w = fedbabu(ref)
     assert table[:, 0, 1].tolist() == [correct(found, c, tuned(ref, c, w, 5)) for c in range(8)]
     assert table[:, 2, 1].tolist() == [correct(found, c, w) for c in range(8)]

@@ -84,7 +84,7 @@ def test_groups_are_static():
     assert (seen[0] < 0).sum() == 4 and (seen[-1] < 0).sum() == 0
 
 
-def test_a_client_that_never_took_part_is_judged_by_the_group_it_would_join():
+def test_a_client_that_never_took_part_is_evaluated_by_the_group_it_would_join():
     lab = run("fedgroup", rounds=1, K=2, first=2)
     (c, *_), ref = (lab.shared.group < 0).nonzero().flatten().tolist(), again(lab)
     own = ref.sgd(ref.start, ref.batches(c, 1), 1) - ref.start

@@ -51,11 +51,11 @@ def test_it_is_what_its_formulas_say(mlp, federation):
     for c in range(8):
         near(found.mine(c).h, own[c])
         near(found.mine(c).W, W[c])
-        near(found.apply(found.method.personal, [c], ROUNDS)[c], judged(ref, c, phi, heads, own[c], W[c]))
+        near(found.apply(found.method.personal, [c], ROUNDS)[c], evaluated(ref, c, phi, heads, own[c], W[c]))
     assert min(float(x.min()) for x in W.values()) < .99
 
 
-def judged(ref, c, phi, heads, own, W):
+def evaluated(ref, c, phi, heads, own, W):
     """Return the model with a head that is mixed anew with the best group's head."""
     down = torch.cat([phi, heads[best(ref, c, phi, heads)]])
     return torch.cat([phi, fedah_mix(ref, c, ROUNDS, down, own, W, 1.)[0]])
@@ -68,7 +68,7 @@ def test_one_group_is_fedah(settings):
     for c in range(8):
         near(grouped.mine(c).h, plain.mine(c).h, 0)
         near(grouped.mine(c).W, plain.mine(c).W, 0)
-    np.testing.assert_array_equal(grouped.judge(ROUNDS), plain.judge(ROUNDS))
+    np.testing.assert_array_equal(grouped.evaluate(ROUNDS), plain.evaluate(ROUNDS))
 
 
 def test_it_is_none_of_its_parents():

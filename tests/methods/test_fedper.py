@@ -7,7 +7,7 @@ import torch
 
 from tests.federations import Digits
 from tests.methods.reference import HEADS
-from tests.methods.trial import ROUNDS, again, correct, judged, mean, near, network, run
+from tests.methods.trial import ROUNDS, again, correct, evaluated, mean, near, network, run
 
 NAMES = ("fedper", "fedrep", "lg_fedavg")
 
@@ -59,7 +59,7 @@ def test_the_formulas(name, settings, share):
     near(found.shared[0], shared)
     for c in range(8):
         near(found.mine(c)[0], own[c])
-        near(judged(found, c), joined(kept(name), own[c], shared))
+        near(evaluated(found, c), joined(kept(name), own[c], shared))
 
 
 def test_fedrep_is_fedah_that_never_takes_the_global_head():
@@ -73,15 +73,15 @@ def test_fedrep_is_fedah_that_never_takes_the_global_head():
 def test_a_client_alone_trains_as_local(name):
     """With a single client its own part and the averaged one are two parts of one model."""
     alone, local = run(name, federation=Digits((33,))), run("local", federation=Digits((33,)))
-    near(judged(alone, 0), local.mine(0).w, 1e-6)
+    near(evaluated(alone, 0), local.mine(0).w, 1e-6)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_own_part_with_the_averaged_one_is_judged_and_right_after_training_both_own(name):
+def test_the_own_part_with_the_averaged_one_is_evaluated_and_right_after_training_both_own(name):
     found = run(name, rounds=ROUNDS - 1)
-    found.round(ROUNDS - 1, judge=True)
+    found.round(ROUNDS - 1, evaluates=True)
     shared, own, trained = reference(name, found, **{"head_epochs": 10} if name == "fedrep" else {})
-    table = found.judge(ROUNDS)
+    table = found.evaluate(ROUNDS)
     assert table[:, 0, 1].tolist() == [correct(found, c, joined(kept(name), own[c], shared)) for c in range(8)]
     assert {c: row[1] for c, row in enumerate(table[:, 1]) if row[0]} == {c: correct(found, c, w)
                                                                           for c, w in trained.items()}
@@ -111,4 +111,4 @@ def test_none_of_them_is_fedavg_or_local(name):
     block = model.h if name == "lg_fedavg" else model.phi
     for other in ("fedavg", "local"):
         other = run(other, participation=1.)
-        assert (found.shared[0] - judged(other, 0)[block]).abs().max() > 1e-3
+        assert (found.shared[0] - evaluated(other, 0)[block]).abs().max() > 1e-3

@@ -45,10 +45,10 @@ def test_a_stronger_pull_keeps_clients_closer_to_the_global_model():
     assert gaps == sorted(gaps, reverse=True) and gaps[-1] < gaps[0] / 2
 
 
-def test_the_global_model_is_judged_and_the_local_one_right_after_training():
+def test_the_global_model_is_evaluated_and_the_local_one_right_after_training():
     found = run("fedprox", rounds=ROUNDS - 1, mu=.8)
-    found.round(ROUNDS - 1, judge=True)
-    table, (w, sent) = found.judge(ROUNDS), fedprox(again(found), .8)
+    found.round(ROUNDS - 1, evaluates=True)
+    table, (w, sent) = found.evaluate(ROUNDS), fedprox(again(found), .8)
     assert [row[1] for row in table[:, 0]] == [correct(found, c, w) for c in range(8)]
     assert {c: row[1] for c, row in enumerate(table[:, 1]) if row[0]} == {c: correct(found, c, w)
                                                                           for c, w in sent.items()}

@@ -119,11 +119,11 @@ def test_a_centre_whose_members_are_away_keeps_its_model(mlp, federation):
     assert torch.equal(lab.shared.of, of) and stays == [j != int(of[2]) for j in range(3)]
 
 
-def test_a_client_is_judged_by_its_own_centre_or_by_the_mean_of_all(mlp, federation):
+def test_a_client_is_evaluated_by_its_own_centre_or_by_the_mean_of_all(mlp, federation):
     found = Lab(method("fesem", mlp, k=3), federation, share=SHARE).go(1)
-    judged, of = found.apply(found.method.personal, range(8), 1), found.shared.of.tolist()
+    evaluated, of = found.apply(found.method.personal, range(8), 1), found.shared.of.tolist()
     assert of.count(-1) == 3 and len(set(of)) == 4
-    for c, w in judged.items():
+    for c, w in evaluated.items():
         assert torch.equal(w, found.shared.w[of[c]] if of[c] >= 0 else found.shared.w.mean(0))
 
 

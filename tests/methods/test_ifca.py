@@ -71,12 +71,12 @@ def test_a_cluster_that_nobody_chose_keeps_its_model(mlp, federation, average):
     assert [not torch.equal(a, b) for a, b in zip(models(lab), before, strict=True)] == [j in chosen for j in range(5)]
 
 
-def test_a_client_is_judged_by_the_cluster_that_fits_its_training_data_best(mlp, federation):
+def test_a_client_is_evaluated_by_the_cluster_that_fits_its_training_data_best(mlp, federation):
     found = run("ifca")
     ref, w = Reference(mlp, federation, found.config), models(found)
     chosen = [int(np.argmin([ref.loss(v, c) for v in w])) for c in range(8)]
-    for c, judged in found.apply(found.method.personal, range(8), ROUNDS).items():
-        assert torch.equal(judged, w[chosen[c]])
+    for c, evaluated in found.apply(found.method.personal, range(8), ROUNDS).items():
+        assert torch.equal(evaluated, w[chosen[c]])
     assert len(set(chosen)) > 1
 
 

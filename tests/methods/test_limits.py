@@ -47,8 +47,8 @@ def test_fedah_that_never_takes_the_global_head_is_fedrep():
     for c in range(8):
         near(kept.mine(c).h, heads[c])
         assert not kept.mine(c).W.any()
-        judged = kept.apply(kept.method.personal, [c])[c]
-        near(judged, torch.cat([w[:kept.method.model.h.start], heads[c]]))
+        evaluated = kept.apply(kept.method.personal, [c])[c]
+        near(evaluated, torch.cat([w[:kept.method.model.h.start], heads[c]]))
 
 
 def test_fedah_that_always_takes_the_global_head_averages_it():
@@ -74,7 +74,7 @@ def test_mixing_everyone_is_mixing_participants_when_all_take_part():
 def test_the_defaults_are_not_the_limits(name, limit):
     default, other = run(name, 1.), run(name, 1., **limit)
     assert apart(default.state(), other.state()) > 1e-3
-    assert not np.array_equal(default.judge(ROUNDS), other.judge(ROUNDS))
+    assert not np.array_equal(default.evaluate(ROUNDS), other.evaluate(ROUNDS))
 
 
 def test_equal_clients_make_both_means_the_same():

@@ -54,7 +54,7 @@ def served(mlp, federation):
             lab = Lab(method(name, mlp, **settings), HeldBack(federation), share=.6,
                       data=Data(clients=8, new_clients=2)).go(ROUNDS)
             before = lab.digest()
-            table = lab.judge(ROUNDS)
+            table = lab.evaluate(ROUNDS)
             assert lab.digest() == before
             found[key] = lab, table, lab.apply(lab.method.serve_newcomer, NEW, ROUNDS)
         return found[key]
@@ -83,7 +83,7 @@ def test_running_statistics_of_its_own_are_no_newcomers():
 def test_newcomers_are_measured_by_what_they_are_served_with_and_change_nothing(name, served, mlp, federation):
     lab, table, _ = served(name)
     # at the rate of the first round
-    weights = dict(lab.group.apply(lab.hooks.serve_newcomer, NEW, lab.group.shared, ROUNDS, decays=False))
+    weights = dict(lab.group.apply(lab.checked.serve_newcomer, NEW, lab.group.shared, ROUNDS, decays=False))
     assert table.shape[0] == 8 and table[NEW, 0, 0].all() and not table[NEW, 1:].any()
     for client in NEW:
         s = federation.client(client)
@@ -93,7 +93,7 @@ def test_newcomers_are_measured_by_what_they_are_served_with_and_change_nothing(
     settings = SHOWN.get(name, {}) | MORE.get(name, {})
     without = Lab(method(name, mlp, **settings), HeldBack(federation), share=.6).go(ROUNDS)
     assert without.digest() == lab.digest()
-    np.testing.assert_array_equal(without.judge(ROUNDS), table[:6])
+    np.testing.assert_array_equal(without.evaluate(ROUNDS), table[:6])
     steps = [run.group.counter.take().tolist() for run in (lab, without)]
     assert steps[0] == steps[1]
 

@@ -13,10 +13,10 @@ from torch.nn.utils import parameters_to_vector
 from fedmpi.engines.batch_plan import LocalTraining, draw_batches
 from fedmpi.models.build import build_model
 from tests.federations import TRAIN, Digits, Lab, OtherTests, method
-from tests.methods.trial import ROUNDS, again, correct, judged, mean, near, run
+from tests.methods.trial import ROUNDS, again, correct, evaluated, mean, near, run
 
 # streams of batches
-B1, B3, JUDGED = 1, 2, 3
+B1, B3, EVALUATED = 1, 2, 3
 
 
 def gradient(ref, w, batch):
@@ -62,7 +62,7 @@ def per_fedavg(ref, alpha=None, beta=None, order=1, H=None):
 
 def adapted(ref, i, w, alpha=None):
     """Return w after a step on the first batch of a draw of its own."""
-    return w - (alpha or ref.lr(ROUNDS)) * gradient(ref, w, next(iter(ref.batches(i, ROUNDS, JUDGED))))
+    return w - (alpha or ref.lr(ROUNDS)) * gradient(ref, w, next(iter(ref.batches(i, ROUNDS, EVALUATED))))
 
 
 @pytest.mark.usefixtures("momentum")
@@ -75,7 +75,7 @@ def test_per_fedavg_is_its_formula(settings, share):
     w = per_fedavg(ref, **settings)
     near(found.shared.w, w)
     for c in range(8):
-        near(judged(found, c), adapted(ref, c, w, settings.get("alpha")))
+        near(evaluated(found, c), adapted(ref, c, w, settings.get("alpha")))
         assert torch.equal(found.method.unadapted(found.shared, found.mine(c)), found.shared.w)
 
 
@@ -84,7 +84,7 @@ def test_without_a_step_to_the_client_it_is_sgd(order):
     """With alpha = 0 it is SGD with beta on the round's batches, and evaluation adapts nothing."""
     found = run("per_fedavg", alpha=0., order=order)
     near(found.shared.w, run("fedavg").shared.w, 1e-6)
-    assert torch.equal(judged(found, 2), found.shared.w)
+    assert torch.equal(evaluated(found, 2), found.shared.w)
     slow = run("fedavg", train=replace(TRAIN, lr=.02, lr_decay=1.))
     near(run("per_fedavg", alpha=0., beta=.02, order=order).shared.w, slow.shared.w, 1e-6)
 
@@ -92,7 +92,7 @@ def test_without_a_step_to_the_client_it_is_sgd(order):
 def test_the_defaults_are_not_the_limit():
     found, limit = run("per_fedavg"), run("per_fedavg", alpha=0.)
     assert (found.shared.w - limit.shared.w).abs().max() > 1e-3
-    assert not np.array_equal(found.judge(ROUNDS)[:, 0], found.judge(ROUNDS)[:, 2])
+    assert not np.array_equal(found.evaluate(ROUNDS)[:, 0], found.evaluate(ROUNDS)[:, 2])
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def test_the_batches_of_a_step_are_independent():
     """Each gradient has its own draw; with the same samples for all the result differs."""
     found = run("per_fedavg", rounds=1, participation=1., federation=Digits((30,)))
     local = LocalTraining(found.config.seed, 0, 10, 1, None, .05, 0.)
-    drawn = [set(draw_batches(local, 0, stream, 30).index[0]) for stream in (0, B1, B3, JUDGED)]
+    drawn = [set(draw_batches(local, 0, stream, 30).index[0]) for stream in (0, B1, B3, EVALUATED)]
     assert all(a != b for k, a in enumerate(drawn) for b in drawn[:k])
     ref, w = again(found), found.method.model.start
     for b in ref.batches(0, 0):
@@ -128,22 +128,23 @@ def test_the_batches_of_a_step_are_independent():
     assert (found.shared.w - w).abs().max() > 1e-4
 
 
-def test_the_step_before_judging_is_on_one_batch_of_training_samples():
+def test_the_step_before_evaluation_is_on_one_batch_of_training_samples():
     found, other = run("per_fedavg"), run("per_fedavg", federation=OtherTests(Digits()))
     for c in range(8):
-        assert torch.equal(judged(found, c), judged(other, c))
+        assert torch.equal(evaluated(found, c), evaluated(other, c))
+    model = found.method.model
     epoch = found.apply(
-        lambda shared, mine, data: data.with_batches(1, JUDGED).descend(found.method.model, shared.w), [2, 3], ROUNDS)
+        lambda shared, mine, data: data.with_batches(1, EVALUATED).descend(model, shared.w), [2, 3], ROUNDS)
     # This client has 3 samples, which are one batch.
-    near(judged(found, 3), epoch[3])
+    near(evaluated(found, 3), epoch[3])
     # This one has 57 samples.
-    assert (judged(found, 2) - epoch[2]).abs().max() > 1e-3
+    assert (evaluated(found, 2) - epoch[2]).abs().max() > 1e-3
 
 
-def test_the_adapted_model_is_judged_and_the_global_one_beside_it():
+def test_the_adapted_model_is_evaluated_and_the_global_one_beside_it():
     found = run("per_fedavg", rounds=ROUNDS - 1, alpha=.5)
-    found.round(ROUNDS - 1, judge=True)
-    table, ref = found.judge(ROUNDS), again(found)
+    found.round(ROUNDS - 1, evaluates=True)
+    table, ref = found.evaluate(ROUNDS), again(found)
     w = per_fedavg(ref, alpha=.5)
     assert table[:, 0, 1].tolist() == [correct(found, c, adapted(ref, c, w, .5)) for c in range(8)]
     assert table[:, 2, 1].tolist() == [correct(found, c, w) for c in range(8)]

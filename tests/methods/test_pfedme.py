@@ -10,7 +10,7 @@ from torch.nn.utils import parameters_to_vector
 
 from fedmpi.errors import BadInput
 from tests.federations import TRAIN, method
-from tests.methods.trial import ROUNDS, again, correct, judged, mean, near, network, run
+from tests.methods.trial import ROUNDS, again, correct, evaluated, mean, near, network, run
 
 
 def pfedme(ref, lam=15., K=5, lr_p=.01, beta=1.):
@@ -46,7 +46,7 @@ def test_pfedme_is_its_formula(settings, share):
     near(found.shared.w, w)
     for c in range(8):
         near(found.mine(c).theta, theta[c])
-        near(judged(found, c), theta[c])
+        near(evaluated(found, c), theta[c])
 
 
 def test_without_pull_the_global_model_never_moves():
@@ -89,11 +89,11 @@ def test_the_personal_model_is_another_one_than_the_copy_that_is_sent():
     assert (mine.theta - found.shared.w).abs().max() > 1e-4
 
 
-def test_theta_is_judged_and_after_training_what_was_sent():
+def test_theta_is_evaluated_and_after_training_what_was_sent():
     found = run("pfedme", rounds=ROUNDS - 1, lr_p=.1)
-    found.round(ROUNDS - 1, judge=True)
+    found.round(ROUNDS - 1, evaluates=True)
     w, theta, sent = pfedme(again(found), lr_p=.1)
-    table = found.judge(ROUNDS)
+    table = found.evaluate(ROUNDS)
     personal = [correct(found, c, theta[c]) for c in range(8)]
     assert table[:, 0, 1].tolist() == personal != [correct(found, c, w) for c in range(8)]
     assert {c: table[c, 1, 1] for c in range(8) if table[c, 1, 0]} == {c: correct(found, c, sent[c]) for c in sent}

@@ -40,9 +40,9 @@ def go_with(momentum, name, settings):
     run = Lab(method(name, model, **settings), Digits(EVEN_SIZES, image=True)).open()
     facts = [{name: np.asarray(value).tolist() for name, value in (who.facts | who.each).items() if name != SECONDS}
              for who in map(run.round, range(3))]
-    judged = run.apply(run.method.personal, range(len(EVEN_SIZES)), 3)
+    evaluated = run.apply(run.method.personal, range(len(EVEN_SIZES)), 3)
     short = [value.tolist() for value in run.shared if value.numel() < 50]
-    return facts, torch.stack([judged[i] for i in range(len(EVEN_SIZES))]), short, model.buffers
+    return facts, torch.stack([evaluated[i] for i in range(len(EVEN_SIZES))]), short, model.buffers
 
 
 @pytest.mark.parametrize("name, settings", [
@@ -54,7 +54,7 @@ def go_with(momentum, name, settings):
 def test_statistics_do_not_count_where_models_are_compared(name, settings):
     slow, fast = (go_with(momentum, name, settings) for momentum in (.1, .9))
     assert slow[0] == fast[0] and slow[2] == fast[2]
-    assert torch.equal(*(zero_statistics(judged, buffers) for _, judged, _, buffers in (slow, fast)))
+    assert torch.equal(*(zero_statistics(evaluated, buffers) for _, evaluated, _, buffers in (slow, fast)))
     # the statistics themselves differ
     assert not torch.equal(slow[1], fast[1])
 

@@ -43,19 +43,20 @@ def log_probabilities(lab, name: str, w: torch.Tensor, x: torch.Tensor) -> torch
 
 
 @pytest.fixture
-def judged(mlp, federation):
-    """Train a third round and judge it; return the laboratory, the participants, what they sent, and the table."""
-    def judged(name):
+def evaluated(mlp, federation):
+    """Train a third round and evaluate it; return the laboratory, the participants, what they sent, and the table."""
+    def evaluated(name):
         lab = Lab(method(name, mlp, **SHOWN.get(name, {})), federation, share=.6).go(2)
-        ids, rows = lab.train(2, judge=True).ids.tolist(), lab.rows()
+        ids, rows = lab.train(2, evaluates=True).ids.tolist(), lab.rows()
         sent = {field: getattr(rows, field).gather() for field in rows._fields}
-        return lab, ids, [{field: value[at] for field, value in sent.items()} for at in range(len(ids))], lab.judge(3)
-    return judged
+        one_by_one = [{field: value[at] for field, value in sent.items()} for at in range(len(ids))]
+        return lab, ids, one_by_one, lab.evaluate(3)
+    return evaluated
 
 
 @pytest.mark.parametrize("name", sorted({*NAMES} - SAME))
-def test_the_model_right_after_training_is_judged(name, judged):
-    lab, ids, sent, table = judged(name)
+def test_the_model_right_after_training_is_evaluated(name, evaluated):
+    lab, ids, sent, table = evaluated(name)
     assert np.flatnonzero(table[:, 1, 0]).tolist() == ids
     for client, up in zip(ids, sent, strict=True):
         s = lab.federation.client(client)
@@ -66,5 +67,5 @@ def test_the_model_right_after_training_is_judged(name, judged):
 
 
 @pytest.mark.parametrize("name", sorted(SAME))
-def test_what_a_client_keeps_is_not_judged_twice(name, judged):
-    assert not judged(name)[3][:, 1].any()
+def test_what_a_client_keeps_is_not_evaluated_twice(name, evaluated):
+    assert not evaluated(name)[3][:, 1].any()

@@ -162,7 +162,7 @@ def test_the_engines_agree_where_the_defaults_do_not_go(name, settings):
 
 @pytest.mark.parametrize("name", ["fedsr", "fedcr"])
 @pytest.mark.parametrize("engine", [Loop(), Vmap()], ids=["loop", "vmap"])
-def test_clients_are_judged_after_head_epochs_on_the_means(name, engine):
+def test_clients_are_evaluated_after_head_epochs_on_the_means(name, engine):
     """The head alone is trained by SGD on the means of the codes, with its own batches; codes are not sampled."""
     found = run(name, ft=2)
     ref, c = Reference(found.method.model, found.federation, found.config), 2
@@ -174,10 +174,10 @@ def test_clients_are_judged_after_head_epochs_on_the_means(name, engine):
         optimiser.zero_grad()
         F.cross_entropy(net.fc2(net.q(x).mean.detach()), y).backward()
         optimiser.step()
-    judged = found.apply(found.method.personal, [c], ROUNDS, engine)[c]
-    near(judged, net.vector())
+    evaluated = found.apply(found.method.personal, [c], ROUNDS, engine)[c]
+    near(evaluated, net.vector())
     x = ref.data[c][0]
-    near(found.method.predict(judged, x), net.fc2(net.q(x).mean).detach())
+    near(found.method.predict(evaluated, x), net.fc2(net.q(x).mean).detach())
     near(found.method.unadapted(found.shared, found.mine(c)), w, 0)
     plain = run(name, ft=0)
     near(plain.apply(plain.method.personal, [c], ROUNDS)[c], w, 0)
@@ -185,7 +185,7 @@ def test_clients_are_judged_after_head_epochs_on_the_means(name, engine):
 
 
 @pytest.mark.parametrize("name", ["fedsr", "fedcr"])
-def test_after_local_training_the_local_model_is_judged(name):
+def test_after_local_training_the_local_model_is_evaluated(name):
     found = run(name)
     mine, up = found.apply(found.method.client, [2], ROUNDS)[2]
     w = found.method.trained(found.shared, mine, up)

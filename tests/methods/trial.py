@@ -33,8 +33,8 @@ def mean(rows, n) -> torch.Tensor:
     return torch.from_numpy(np.average(torch.stack(list(rows)).double().numpy(), 0, n)).float()
 
 
-def judged(lab: Lab, client: int, t: int = ROUNDS) -> torch.Tensor:
-    """Return the weights that a client is judged by before round t."""
+def evaluated(lab: Lab, client: int, t: int = ROUNDS) -> torch.Tensor:
+    """Return the weights that a client is evaluated by before round t."""
     return lab.apply(lab.method.personal, [client], t)[client]
 
 

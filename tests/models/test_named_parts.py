@@ -79,7 +79,7 @@ def test_clients_can_keep_their_layers_that_normalise():
     model = normed()
     lab = Lab(FedBN().with_model(model), Digits(image=True), share=.6).go(2)
     mask = model.mask(*model.norms)
-    judged = lab.apply(lab.method.personal, range(8), 2)
-    for c, w in judged.items():
+    evaluated = lab.apply(lab.method.personal, range(8), 2)
+    for c, w in evaluated.items():
         assert torch.equal(w[mask], lab.mine(c).w[mask]) and torch.equal(w[~mask], lab.shared.w[~mask])
-    assert len({tuple(w[mask].tolist()) for w in judged.values()}) > 4
+    assert len({tuple(w[mask].tolist()) for w in evaluated.values()}) > 4

@@ -17,7 +17,7 @@ from tests.pretend import GPU, on_gpu, pretend
 
 # Training samples, for 4, 4, 1 and 1 steps.
 SIZES = (33, 31, 3, 1)
-PHASES = ("train", "server", "judge")
+PHASES = ("train", "server", "evaluate")
 
 
 class Seen(NamedTuple):
@@ -27,7 +27,7 @@ class Seen(NamedTuple):
     state: dict
     # (syncs, launches) of each of PHASES
     counts: tuple
-    judged: np.ndarray
+    evaluated: np.ndarray
     # (syncs, copies) of trainings of one step and of three
     steps: list
     graphs: list
@@ -57,11 +57,11 @@ def driven(name: str, how: str, image: bool = False, **sections) -> Seen:
         lab.open()
         for t in range(2):
             marks = [books.now()]
-            who = lab.train(t, judge=True)
+            who = lab.train(t, evaluates=True)
             marks.append(books.now())
             lab.shared = lab.method.server(lab.shared, lab.rows(), who)
             marks.append(books.now())
-            judged = lab.judge(t + 1)
+            evaluated = lab.evaluate(t + 1)
             marks.append(books.now())
         counts = tuple((b[0] - a[0], b[1] - a[1]) for a, b in zip(marks, marks[1:], strict=False))
         placed(lab)
@@ -72,7 +72,7 @@ def driven(name: str, how: str, image: bool = False, **sections) -> Seen:
         steps = [] if how == "graphs" else longer(lab, books)
         moved(lab, lab.digest())
         pictured(lab)
-    return Seen(digest, state, counts, judged, steps, graphs, *lines)
+    return Seen(digest, state, counts, evaluated, steps, graphs, *lines)
 
 
 def longer(lab, books) -> list[tuple[int, int]]:

@@ -25,11 +25,11 @@ def spent(how: str, most: int, clients: int) -> list[tuple[int, int]]:
         if how == "vmap":
             engine.most = most
         lab = Lab(method("fedavg", mlp()), Digits((20,) * clients, test=4), engine, device=GPU)
-        lab.round(0, judge=True)
+        lab.round(0, evaluates=True)
         marks = [books.now()]
-        lab.train(1, judge=False)
+        lab.train(1, evaluates=False)
         marks.append(books.now())
-        lab.judge(2)
+        lab.evaluate(2)
         marks.append(books.now())
     return [(b[0] - a[0], b[1] - a[1]) for a, b in zip(marks, marks[1:], strict=False)]
 

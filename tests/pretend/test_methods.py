@@ -51,7 +51,7 @@ def test_no_step_waits(name, how):
 def test_recorded_steps_are_the_called_ones(name):
     """Graphs are replayed, and each replay was compared with its step."""
     called, replayed = driven(name, "vmap"), driven(name, "graphs")
-    assert called.digest == replayed.digest and np.array_equal(called.judged, replayed.judged, equal_nan=True)
+    assert called.digest == replayed.digest and np.array_equal(called.evaluated, replayed.evaluated, equal_nan=True)
     assert not called.graphs and bool(replayed.graphs) == (name not in CALLED)
     assert all(graph.replays and graph.step for graph in replayed.graphs)
 
@@ -61,4 +61,4 @@ def test_recorded_steps_are_the_called_ones(name):
 def test_a_gpu_computes_what_a_cpu_does(name, how):
     cpu = runs.laboratory(name, how, device=CPU).go(2)
     assert apart(driven(name, how).state, cpu.state()) < 1e-5
-    np.testing.assert_allclose(driven(name, how).judged[:, 0], cpu.judge(2)[:, 0], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(driven(name, how).evaluated[:, 0], cpu.evaluate(2)[:, 0], rtol=1e-4, atol=1e-4)

@@ -111,7 +111,7 @@ def test_a_single_client_for_whose_recording_memory_is_short_goes_on_without(boo
 
 @dataclass(frozen=True)
 class Two(FedAvg):
-    """A method whose clients are judged by two models, as a tuple or one behind the other, and before they adapt by
+    """A method whose clients are evaluated by two models, as a tuple or one behind the other, and before they adapt by
     one."""
     nested: bool = True
 

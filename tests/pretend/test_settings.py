@@ -66,15 +66,15 @@ def test_constants(how, monkeypatch):
 @pytest.mark.parametrize("measures", [[], ["auc"]])
 def test_clients_are_measured_on_their_own_samples_however_many(books, measures):
     """Models are measured together, in blocks of 64 samples, and a block leaves out clients with fewer."""
-    def judge(device):
+    def evaluate(device):
         federation = Digits((20, 9, 30, 4), test=130)
         federation.parts = [part._replace(x_test=part.x_test[:n], y_test=part.y_test[:n])
                             for part, n in zip(federation.parts, (2, 130, 64, 70), strict=True)]
         lab = Lab(method("fedper", mlp()), federation, Vmap(), device=device, evaluate=Evaluate(measures=measures))
         lab.open()
         lab.train(0)
-        return lab.judge(1)
-    np.testing.assert_allclose(judge(GPU), judge(CPU), atol=1e-6)
+        return lab.evaluate(1)
+    np.testing.assert_allclose(evaluate(GPU), evaluate(CPU), atol=1e-6)
 
 
 def test_convolutions_as_products_of_patches(books):
@@ -194,7 +194,7 @@ def test_padding_and_subsets_are_those_of_a_cpu(books):
 
 def test_blank_samples_have_no_part_in_what_is_measured(books):
     """The network is undefined for them."""
-    tables = [Lab(method("fedavg", standardised()), Digits(runs.SIZES, test=4), Vmap(), device=device).go(1).judge(1)
+    tables = [Lab(method("fedavg", standardised()), Digits(runs.SIZES, test=4), Vmap(), device=device).go(1).evaluate(1)
               for device in (CPU, GPU)]
     np.testing.assert_allclose(*tables, rtol=1e-5)
     assert np.isfinite(tables[0]).all()

@@ -204,10 +204,10 @@ def test_tsne_by_cluster_and_planted_group(results):
 def test_phases_of_a_run_fit_into_its_rounds(results):
     """Each phase is timed by itself, and their sum may not exceed the time of the round."""
     for run in results.runs[:-1]:
-        lines, (train, judge, rest, idle) = read_metrics(run.folder), work.average_phases(run)
-        assert min(train, judge, rest) > 0 and idle == 0
+        lines, (train, evaluation, rest, idle) = read_metrics(run.folder), work.average_phases(run)
+        assert min(train, evaluation, rest) > 0 and idle == 0
         assert train == pytest.approx((lines[0]["seconds_train"] + lines[1]["seconds_train"]) / 2)
-        assert judge == pytest.approx((lines[0]["seconds_judge"] + lines[1]["seconds_judge"]) / 2)
+        assert evaluation == pytest.approx((lines[0]["seconds_judge"] + lines[1]["seconds_judge"]) / 2)
 
 
 def test_a_figure_is_the_same_file_again(results):

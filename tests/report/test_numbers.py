@@ -55,7 +55,7 @@ def test_captions_and_axes_say_what_was_measured_on_which_samples(tmp_path):
     assert picture(found[:2]).caption.startswith("Validation squared error, mean over clients; band")
     assert picture(found[:2]).figure.axes[0].get_ylabel() == "validation squared error, mean over clients"
     assert picture(found).caption.startswith("Test or validation squared error, mean")
-    assert ReportRun("A", "one", 0, tmp_path / "none").judged_part == "test"
+    assert ReportRun("A", "one", 0, tmp_path / "none").evaluated_part == "test"
     ranks, = [entry for entry in figures.OF_RESULTS if entry.name == "ranks"]
     assert figures.fill_caption(ranks.caption, Results("t", "c", [], [], [], found)).startswith(
         "Mean rank by squared error after")
@@ -151,8 +151,8 @@ def test_boxes_are_of_all_seeds_last_round_in_percent(results):
         (clusters.draw_distance, "mean distance from the cluster's mean", [1, 0.8]),
     ],
 )
-def test_clusterings_are_judged_by_the_mean_over_seeds(results, draw, label, values):
-    """They are not judged by the best seed: .3 and .5 after round 2, .4 and .9 after round 4."""
+def test_clusterings_are_evaluated_by_the_mean_over_seeds(results, draw, label, values):
+    """They are not evaluated by the best seed: .3 and .5 after round 2, .4 and .9 after round 4."""
     axes, = draw(results, "one").axes
     line, = axes.get_lines()
     assert points(line) == [[2, 4], pytest.approx(values)] and line.get_label() == "Alpha"

@@ -83,7 +83,7 @@ def test_the_round_before_the_first_does_not_count():
     assert "none since round 1 was better" in early_stopping.explain_early_stop(config(), books, 3)
 
 
-def test_who_judges_on_validation_stops_by_that():
+def test_who_evaluates_on_validation_stops_by_that():
     assert early_stopping.explain_early_stop(config(on="validation"), lines([.3, .2, .1], "accuracy_mean"), 3)
     # Test samples never stop a run.
     assert not early_stopping.explain_early_stop(config(), lines([.3, .2, .1], "accuracy_mean"), 3)
@@ -208,7 +208,7 @@ def test_the_best_checkpoint_is_the_best_on_validation_samples(bench):
 
 @pytest.mark.parametrize("method", ["fedavg", "fedbabu", "fedah"])
 @pytest.mark.parametrize("after", ["participants", "all", "off"])
-def test_both_parts_are_judged_as_each_by_itself(bench, method, after):
+def test_both_parts_are_evaluated_as_each_by_itself(bench, method, after):
     """If validation samples are measured too, measures on test samples are those of a run without, in every mode; the
     additional ones are of the model that a client would use."""
     words = (SPLIT, f"method={method}", "rounds=2", f"evaluate.after_training={after}")
@@ -218,8 +218,8 @@ def test_both_parts_are_judged_as_each_by_itself(bench, method, after):
     measures = ("accuracy_mean", "accuracy_weighted", "accuracy_std", "accuracy_worst_decile", "f1_mean", "loss")
     assert [beside[f"{name}_validation"] for name in measures] == [alone[name] for name in measures]
     assert not any("_validation" in key for key in alone)
-    judged_after = after != "off" and method != "fedbabu"
-    assert ("accuracy_mean_after" in beside) == ("accuracy_mean_after" in alone) == judged_after
+    evaluated_after = after != "off" and method != "fedbabu"
+    assert ("accuracy_mean_after" in beside) == ("accuracy_mean_after" in alone) == evaluated_after
     test, own = (history(bench, f"{method}-{after}-{on}") for on in ("test", "validation"))
     np.testing.assert_array_equal(test["accuracy_validation"], own["accuracy"])
     assert "accuracy_validation" not in own

@@ -18,7 +18,7 @@ def measures(bench, name) -> list[dict]:
 
 @pytest.mark.parametrize("method", ADAPTING)
 def test_a_milestone_after_the_last_round_changes_nothing(method, bench):
-    """Neither clients nor new clients are judged at a rate at which no round has trained."""
+    """Neither clients nor new clients are evaluated at a rate at which no round has trained."""
     name = method.strip("{}").split(",")[0]
     words = (f"method={method}", *["data.new_clients=3"] * (method == "fedgroup"))
     assert bench.lead(f"{name} constant", *words) == 0

@@ -69,7 +69,7 @@ def test_gini_of_equal_and_of_utterly_unequal_values():
 
 
 def test_a_further_measure_is_averaged_where_it_is_defined():
-    """Client 1 has no AUC, client 2 no test samples, and client 3 was not judged."""
+    """Client 1 has no AUC, client 2 no test samples, and client 3 was not evaluated."""
     rows = np.array([[*row(1, 2), .5, .1], [*row(1, 2), np.nan, .2], [*row(0, 0), .9, .9], [np.nan] * 6,
                      [*row(2, 2), 1., np.inf]])
     found = summarise_clients(rows, TWO)

@@ -166,7 +166,7 @@ def test_a_run_that_goes_back_stays_on_its_new_way(bench):
 
 
 @pytest.mark.parametrize("method, every", [("fedmhc", 0), ("per_fedavg", 0), ("fedmhc", 2)])
-def test_a_run_that_ends_where_it_was_saved_is_judged_there(bench, method, every):
+def test_a_run_that_ends_where_it_was_saved_is_evaluated_there(bench, method, every):
     """`rounds` is lowered to a round that was not evaluated; the result is that of a run of so many rounds."""
     name = f"lowered-{method}-{every}"
     words = (*SMALL, "rounds=6", f"method={method}", f"evaluate.every={every}", "checkpoint.every=2", "edge={}")
@@ -183,12 +183,12 @@ def test_a_run_that_ends_where_it_was_saved_is_judged_there(bench, method, every
     # with rounds=6 again
     assert started(bench, name, words, "auto") == started(bench, f"{name}-on", words) == 0
     assert bench.result(name)["digest"] == bench.result(f"{name}-on")["digest"]
-    judged = [line["round"] for line in bench.metrics(name) if "accuracy_mean" in line]
-    assert history(bench, name)["round"].tolist() == judged == ([2, 3, 4, 6] if every else [3, 6])
+    evaluated = [line["round"] for line in bench.metrics(name) if "accuracy_mean" in line]
+    assert history(bench, name)["round"].tolist() == evaluated == ([2, 3, 4, 6] if every else [3, 6])
 
 
-def test_a_round_that_is_judged_again_has_one_row(bench):
-    """It was judged as the last one, and the run was killed before it had saved that."""
+def test_a_round_that_is_evaluated_again_has_one_row(bench):
+    """It was evaluated as the last one, and the run was killed before it had saved that."""
     words = (*SMALL, "rounds=6", "method=fedavg", "evaluate.every=2", "checkpoint.every=0")
     assert started(bench, "twice", words, stop=3) == 75
     (saved,) = bench.saved("twice")
@@ -201,8 +201,8 @@ def test_a_round_that_is_judged_again_has_one_row(bench):
         saved.write_bytes(before)
         (bench.out("twice") / "result.json").unlink()
         assert started(bench, "twice", (*words, again), "auto") == 0
-        judged = [line["round"] for line in bench.metrics("twice") if "accuracy_mean" in line]
-        assert history(bench, "twice")["round"].tolist() == judged == expected
+        evaluated = [line["round"] for line in bench.metrics("twice") if "accuracy_mean" in line]
+        assert history(bench, "twice")["round"].tolist() == evaluated == expected
 
 
 def test_a_late_judgement_has_no_rows_to_embed(bench):

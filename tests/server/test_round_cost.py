@@ -130,7 +130,7 @@ def test_passes_over_the_batches_of_a_training_are_as_many(mlp):
 
 
 def test_who_told_its_loss_has_computed_it(mlp):
-    """FedAvg is judged by the server's model; FedBABU adapts it for that, and tells the loss before."""
+    """FedAvg is evaluated by the server's model; FedBABU adapts it for that, and tells the loss before."""
     federation, who = SimpleNamespace(sizes=np.full(4, 12), shape=(64,), dtype="float32"), Participants(
         np.arange(2), np.full(2, 12), 0, 0)
     for name in ("fedavg", "fedbabu", "ditto"):

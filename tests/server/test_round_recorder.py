@@ -88,7 +88,7 @@ def test_every_number_of_a_round_stands_in_its_place(ready):
     assert run.recorder.columns == {}
 
 
-def test_what_nobody_was_judged_by_is_left_out(ready):
+def test_what_nobody_was_evaluated_by_is_left_out(ready):
     """There are no keys of measures that a method does not have, and none of attackers if there are none."""
     run, rows = ready("data.clients=12"), table()
     rows[:, 1:] = 0
@@ -150,20 +150,20 @@ def test_the_books_are_what_the_checkpoints_models_give(bench, method, on):
     from fedmpi.config.schema import load_config
     config = load_config(bench.config, list(WORDS))
     clients = [Federation(prepare_federation(config.data, config.seed)).client(i) for i in range(16)]
-    judged, after, unadapted = [], [], []
+    evaluated, after, unadapted = [], [], []
     for c in clients:
         x, y = torch.from_numpy(c.x_train), torch.from_numpy(c.y_train).long()
         held = (c.x_test, c.y_test) if on == "test" else (c.x_val, c.y_val)
         held = torch.from_numpy(held[0]), held[1]
         # at the rate of the last round
         personal = w if method == "fedavg" else trained(w, x, y, .9 ** 3, 1)
-        judged.append(measures(personal, *held))
+        evaluated.append(measures(personal, *held))
         after.append(measures(trained(old, x, y, .9 ** 3, 6), *held))
         unadapted.append(measures(w, *held))
-    assert_summary(line, "", judged)
+    assert_summary(line, "", evaluated)
     assert_summary(line, *(("_after", after) if method == "fedavg" else ("_unadapted", unadapted)))
-    assert line["accuracy_mean_attackers"] == pytest.approx(np.mean([judged[i][0] for i in ATTACKERS]))
-    table = np.array([judged, after, unadapted])
+    assert line["accuracy_mean_attackers"] == pytest.approx(np.mean([evaluated[i][0] for i in ATTACKERS]))
+    table = np.array([evaluated, after, unadapted])
     for key, values in {"accuracy": table[0, :, 0], "f1": table[0, :, 3], "loss": table[0, :, 2],
                         "accuracy_after": table[1, :, 0] if method == "fedavg" else np.full(16, NAN),
                         "accuracy_unadapted": table[2, :, 0] if method != "fedavg" else np.full(16, NAN),

@@ -22,7 +22,7 @@ BYTES = 4 * (64 * 16 + 16 + 16 * 10 + 10)
 
 def bare(**parts) -> Run:
     """Return a Run that has only the named parts."""
-    run = Run(**dict.fromkeys(("config", "hooks", "pool", "federation", "progress", "state", "stopping",
+    run = Run(**dict.fromkeys(("config", "checked", "pool", "federation", "progress", "state", "stopping",
                                "pace", "client_selector", "deadline", "disk_errors", "recorder", "checkpoints")))
     vars(run).update(parts)
     return run
@@ -176,7 +176,7 @@ def test_bytes_and_seconds_are_counted_by_round_and_in_all(averaging, clock):
     world.sent, world.received, run.state.seconds = 1000, 500, 20.
     for t in (0, 1):
         run.run_round(t)
-    # Each of the orders train, sum_rows and judge counts.
+    # Each of the orders train, sum_rows and evaluate counts.
     for line, seconds in zip(run.state.metrics, (24.5, 29.), strict=True):
         assert (line["bytes_sent_by_server"], line["bytes_received_by_server"], line["seconds"]) == (210, 9, seconds)
     assert run.state.round == 2 and run.state.seconds == 29.
@@ -205,10 +205,10 @@ def test_the_round_before_the_first_takes_its_time(averaging, clock, method, ent
 def test_the_round_before_the_first_is_minus_one(averaging):
     """So its batches and draws differ from those of every later round."""
     run, asked = averaging("method={name: fedgroup, K: 2, first: 2}", "seed=3"), []
-    run.exchange = lambda who, judge: asked.append((who, judge)) or who
+    run.exchange = lambda who, evaluates: asked.append((who, evaluates)) or who
     run.warm_up()
-    ((who, judge),) = asked
-    assert who.ids.tolist() == [2, 4, 5, 8] and (who.round, who.seed, judge) == (-1, 3, False)
+    ((who, evaluates),) = asked
+    assert who.ids.tolist() == [2, 4, 5, 8] and (who.round, who.seed, evaluates) == (-1, 3, False)
     assert who.sizes.tolist() == run.federation.sizes[[2, 4, 5, 8]].tolist()
 
 

@@ -77,12 +77,12 @@ def test_the_number_of_participants_is_rounded_halves_to_even(n, share, count):
     assert len(drawn(0, 0, n, share).ids) == count
 
 
-@pytest.mark.parametrize("after, judge, everybody", [
+@pytest.mark.parametrize("after, evaluates, everybody", [
     ("all", True, True), ("all", False, False), ("participants", True, False), ("off", True, False)])
-def test_all_clients_are_addressed_where_all_are_judged_after_training(after, judge, everybody):
+def test_all_clients_are_addressed_where_all_are_evaluated_after_training(after, evaluates, everybody):
     config = resolve({"evaluate": {"after_training": after}})
     who = Participants(np.array([2, 4]), SIZES[[2, 4]], 7, 3)
-    found = choose_addressed(config, SIZES[:6], who, judge)
+    found = choose_addressed(config, SIZES[:6], who, evaluates)
     assert found.ids.tolist() == ([0, 1, 2, 3, 4, 5] if everybody else [2, 4]) and (found.round, found.seed) == (7, 3)
     assert found.sizes.tolist() == [100 + i for i in found.ids]
 

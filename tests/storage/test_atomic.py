@@ -10,7 +10,8 @@ import pytest
 
 from fedmpi.errors import StorageError
 from fedmpi.storage import atomic as module
-from fedmpi.storage.atomic import Sink, atomic, describe_reason, report_failed_writes, sync
+from fedmpi.storage.atomic import atomic, describe_reason, report_failed_writes, sync
+from fedmpi.storage.hdf5_sink import Sink
 
 
 def pipe(path):

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from fedmpi.errors import BadInput, FedmpiError
-from fedmpi.storage.atomic import Sink
 from fedmpi.storage.changed_settings import refuse_other_run, warn_of_other_settings
 from fedmpi.storage.checkpoint import (
     CheckpointFile,
@@ -24,6 +23,7 @@ from fedmpi.storage.checkpoint import (
     read_checkpoint,
     write_checkpoint,
 )
+from fedmpi.storage.hdf5_sink import Sink
 
 SHARED = {"w": np.linspace(-1, 1, 301, dtype=np.float32), "assigned": np.array([3, 1, 2]),
           "lr": np.float64(.1), "open": np.array([True, False]), "nothing": np.zeros((0, 4), np.float32)}

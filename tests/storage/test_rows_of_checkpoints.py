@@ -173,7 +173,7 @@ def test_the_last_ones_and_the_best_are_kept_and_nothing_else_is_removed(tmp_pat
         "round-000001.txt", "notes.part", "best.h5"}
 
 
-def test_the_newest_is_kept_though_it_is_the_worst_or_was_not_judged(tmp_path):
+def test_the_newest_is_kept_though_it_is_the_worst_or_was_not_evaluated(tmp_path):
     for worst in (.1, float("nan")):
         for round, accuracy in ((1, .9), (2, .8), (999_999, .7), (1_000_000, worst)):
             write_checkpoint(tmp_path, snapshot(round, score=accuracy), [])
@@ -188,7 +188,7 @@ def test_what_was_just_written_is_kept_beside_checkpoints_of_later_rounds(tmp_pa
     assert left(tmp_path) == [5, 8, 9]
 
 
-def test_of_runs_that_were_never_judged_the_last_are_kept(tmp_path):
+def test_of_runs_that_were_never_evaluated_the_last_are_kept(tmp_path):
     for round in (1, 2, 3):
         write_checkpoint(tmp_path, snapshot(round, score=float("nan")), [])
     delete_old_checkpoints(tmp_path, keep=2)

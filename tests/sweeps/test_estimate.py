@@ -39,13 +39,14 @@ def costs(runs, rate=100.):
 def test_steps_and_bytes(runs):
     """Two rounds have six clients with three batches each; every round is evaluated."""
     case, found = costs(runs)
-    judged = 2 * case.federation.counts[:, 2].sum() / 3 / 10
+    evaluated = 2 * case.federation.counts[:, 2].sum() / 3 / 10
     size = 4 * case.method.model.size
-    assert found["FedAvg"].steps == pytest.approx(2 * 6 * 3 + judged)
+    assert found["FedAvg"].steps == pytest.approx(2 * 6 * 3 + evaluated)
     # Ditto trains two models.
-    assert found["Ditto"].steps == pytest.approx(2 * 2 * 6 * 3 + judged)
+    assert found["Ditto"].steps == pytest.approx(2 * 2 * 6 * 3 + evaluated)
     # IFCA compares the losses of both models, to train and to be evaluated.
-    assert found["IFCA"].steps == pytest.approx(2 * 6 * 3 + judged + 2 * 2 * 2 * case.federation.sizes.sum() / 3 / 10)
+    assert found["IFCA"].steps == pytest.approx(
+        2 * 6 * 3 + evaluated + 2 * 2 * 2 * case.federation.sizes.sum() / 3 / 10)
     assert (found["FedAvg"].down, found["FedAvg"].up) == (2 * 6 * size, 2 * 6 * size)
     assert found["IFCA"].down == 2 * 6 * 2 * size and found["Local"].down == found["Local"].up == 0
 
@@ -70,7 +71,7 @@ def six(tmp_path, cache):
     return six
 
 
-@pytest.mark.parametrize("settings, trained, judged, times, clients", [
+@pytest.mark.parametrize("settings, trained, evaluated, times, clients", [
     ((), 6 * 4, 6 * 20 / 3 / 10, 4, 6),                              # 2 epochs of 2 batches; 120 samples forward
     (("evaluate.every=2",), 6 * 4, 6 * 20 / 3 / 10, 2, 6),
     (("evaluate.every=3",), 6 * 4, 6 * 20 / 3 / 10, 2, 6),           # after rounds 3 and 4
@@ -83,21 +84,21 @@ def six(tmp_path, cache):
     (("train.participation=.5",), 3 * 4, 6 * 20 / 3 / 10, 4, 3),     # all are evaluated
     (("train.participation=[.5, 1]",), 4.5 * 4, 6 * 20 / 3 / 10, 4, 4.5),
     (("data.split=[.8, .2]",), 6 * 2 * 3.2, 6 * 8 / 3 / 10, 4, 6)])   # 32 samples: 3.2 batches an epoch
-def test_a_round_by_hand(six, settings, trained, judged, times, clients):
+def test_a_round_by_hand(six, settings, trained, evaluated, times, clients):
     run, case = six(*settings)
     part, = list_planned_rounds(case)
     assert estimate.count_steps_of_round(case, part) == pytest.approx(trained)
-    assert estimate.count_steps_of_evaluation(case, part) == pytest.approx(judged)
+    assert estimate.count_steps_of_evaluation(case, part) == pytest.approx(evaluated)
     found = estimate.estimate_cost(run, case, 100.)
     # Bytes of an MLP with 4 features, 8 hidden units and 3 classes.
     size = 4 * (4 * 8 + 8 + 8 * 3 + 3)
-    assert found == pytest.approx((4, 4 * trained + times * judged, 4 * clients * size, 4 * clients * size, 100.))
+    assert found == pytest.approx((4, 4 * trained + times * evaluated, 4 * clients * size, 4 * clients * size, 100.))
     run.folder.mkdir(parents=True)
     lines = "".join(json.dumps({"round": t, "accuracy_mean": .1}) + "\n" for t in (1, 3))
     (run.folder / "metrics.jsonl").write_text(lines)
     keep_checkpoint(run.folder, 3)
     # One round is left, and the last one is evaluated.
-    assert estimate.estimate_cost(run, case, 100.).steps == pytest.approx(trained + judged)
+    assert estimate.estimate_cost(run, case, 100.).steps == pytest.approx(trained + evaluated)
     (run.folder / "metrics.jsonl").write_text(json.dumps({"round": 9, "accuracy_mean": .1}) + "\n")
     keep_checkpoint(run.folder, 9)
     assert estimate.estimate_cost(run, case, 100.)[:4] == (0, 0, 0, 0)
@@ -107,11 +108,11 @@ def test_rounds_of_other_work_count_as_many_as_there_are(six):
     """IFCA-CAM trains one model in each of 3 rounds of warm-up, and two in the other round."""
     run, case = six("method={name: ifca_cam, k: 2, warm_up: 3}", "evaluate.every=0")
     warm, both = (estimate.count_steps_of_round(case, part) for part in list_planned_rounds(case))
-    judged = estimate.count_steps_of_evaluation(case, list_planned_rounds(case)[-1])
-    assert estimate.estimate_cost(run, case, 100.).steps == pytest.approx(3 * warm + both + judged)
-    assert both > 1.9 * warm and judged == pytest.approx(6 * (20 + 3 * 20) / 3 / 10)
+    evaluated = estimate.count_steps_of_evaluation(case, list_planned_rounds(case)[-1])
+    assert estimate.estimate_cost(run, case, 100.).steps == pytest.approx(3 * warm + both + evaluated)
+    assert both > 1.9 * warm and evaluated == pytest.approx(6 * (20 + 3 * 20) / 3 / 10)
     write_rounds(run, 2)
-    assert estimate.estimate_cost(run, case, 100.).steps == pytest.approx(warm + both + judged)
+    assert estimate.estimate_cost(run, case, 100.).steps == pytest.approx(warm + both + evaluated)
 
 
 def test_what_clients_do_that_do_not_take_part_counts(six):
@@ -176,8 +177,9 @@ def test_the_rate_is_that_of_the_second_of_two_rounds(six, monkeypatch):
 
 def test_the_probe_trains_the_participants_of_each_round(six, monkeypatch):
     trained = []
-    monkeypatch.setattr(RankPool, "train", watched(RankPool.train, lambda pool, t, ids, judge, shared: trained.append(
-        (t, len(ids), judge, shared.w.clone()))))
+    monkeypatch.setattr(RankPool, "train", watched(
+        RankPool.train, lambda pool, t, ids, evaluates, shared: trained.append(
+            (t, len(ids), evaluates, shared.w.clone()))))
     _, case = six()
     seconds = time_rounds(case.federation, schema.to_plain(case.config), participants=4, rounds=3)
     assert len(seconds) == 3 and min(seconds) > 0

@@ -48,7 +48,7 @@ class Differing(Keeping):
 
 
 class DifferingAtLast(FedAvg):
-    """FedAvg that judges another model where many clients are judged at once."""
+    """FedAvg that evaluates another model where many clients are evaluated at once."""
 
     def personal(self, shared, mine, data):
         return shared.w * 1.01 if isinstance(data, VmapData) else shared.w
@@ -222,8 +222,8 @@ BROKEN = [
     ("renumbering", FirstNumber, "^Shared has other numbers if the clients are renumbered$"),
     ("independence", Remembering, "^engine loop: a client ends elsewhere if others are trained before it$"),
     ("independence", RememberingTogether, "^engine vmap: a client ends elsewhere if others are trained before it$"),
-    ("judging", Peeping, "^other test labels, or an evaluation before the last round, change what is learned$"),
-    ("judging", Moody, "^two evaluations give two results$"),
+    ("evaluation", Peeping, "^other test labels, or an evaluation before the last round, change what is learned$"),
+    ("evaluation", Moody, "^two evaluations give two results$"),
     ("odd clients", Dividing, "^update of w has 1210 non-finite values of 1210"),
     ("odd clients", DividingLate, r"^engine loop: with odd clients shared\.w are not finite$"),
     ("odd clients", DividingAtLast, "^engine loop: a measure is not finite$"),

@@ -41,7 +41,7 @@ def test_a_promise_that_is_not_kept_is_noticed(name, method, found):
 
 # What a method cannot break alone: the laboratory of a check does not do what it is meant to.
 @pytest.mark.parametrize("name, replaced, by, found", [
-    ("judging", "OtherTests", lambda federation: federation, "^permuted test labels do not change the measures$"),
+    ("evaluation", "OtherTests", lambda federation: federation, "^permuted test labels do not change the measures$"),
     ("odd clients", "OddClients", lambda federation: federation, "^engine loop: not all test samples of each client"),
     ("bad updates", "SpoilingLoop", Loop, "^a client whose update is not finite takes part$")])
 def test_a_laboratory_that_does_not_disturb_is_noticed(name, replaced, by, found, monkeypatch):
@@ -94,7 +94,7 @@ def test_the_report_says_what_was_found_and_what_to_do():
     assert "left out  hosting: not the point here" in lines
 
 
-def test_a_setting_may_matter_in_what_is_judged_alone():
+def test_a_setting_may_matter_in_what_is_evaluated_alone():
     assert check_method("fedbabu", skip=leave_out("settings")).passed
 
 

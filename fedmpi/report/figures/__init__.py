@@ -62,6 +62,6 @@ def draw_each_figure(results: Results) -> Iterator[Picture]:
 
 
 def fill_caption(caption: str, results: Results) -> str:
-    """Return a caption with what the runs learned in place of {measure}, and on which samples in place of {judged}."""
-    text = caption.format(measure=results.task.title, judged=results.judged)
+    """Return a caption with what the runs learned in place of {measure}, on which samples in place of {evaluated}."""
+    text = caption.format(measure=results.task.title, evaluated=results.evaluated)
     return text[:1].upper() + text[1:]

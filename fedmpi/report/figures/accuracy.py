@@ -24,7 +24,7 @@ Across = Callable[[list[JsonObject]], np.ndarray]
 
 
 @figure_of_column("accuracy",
-                  "{judged}, mean over clients; band: standard deviation over seeds, if there are several")
+                  "{evaluated}, mean over clients; band: standard deviation over seeds, if there are several")
 def draw_accuracy_by_round(results: Results, column: str) -> Figure | None:
     """Draw the mean accuracy over clients by round."""
     return draw_against(results, column, "round", lambda lines: np.array([line["round"] for line in lines], float))
@@ -32,7 +32,7 @@ def draw_accuracy_by_round(results: Results, column: str) -> Figure | None:
 
 @figure_of_column(
     "clients",
-    "{judged} of the single clients at the end; box: quartiles, whiskers: 5 to 95 %, crosses: clients beyond, line: "
+    "{evaluated} of the single clients at the end; box: quartiles, whiskers: 5 to 95 %, crosses: clients beyond, line: "
     "median, circle: mean")
 def draw_accuracy_by_client(results: Results, column: str) -> Figure | None:
     """Draw the distribution of the clients' accuracies in the last evaluated round, over all seeds."""
@@ -49,18 +49,18 @@ def draw_accuracy_by_client(results: Results, column: str) -> Figure | None:
                  meanprops={"marker": "o", "markerfacecolor": "white", "markeredgecolor": "black", "markersize": 5})
     axes.set_yticklabels(names)
     axes.invert_yaxis()
-    axes.set(xlabel=f"{results.judged} of a client{UNITS[results.task]}")
+    axes.set(xlabel=f"{results.evaluated} of a client{UNITS[results.task]}")
     axes.grid(alpha=.3, axis="x")
     return figure
 
 
-@figure_of_column("bytes", "{judged} against what all clients received and sent")
+@figure_of_column("bytes", "{evaluated} against what all clients received and sent")
 def draw_accuracy_by_bytes(results: Results, column: str) -> Figure | None:
     """Draw the mean accuracy against the bytes that all clients have received and sent."""
     return draw_against(results, column, "received and sent by all clients (MiB)", sum_moved_mib)
 
 
-@figure_of_column("seconds", "{judged} against the time spent in rounds")
+@figure_of_column("seconds", "{evaluated} against the time spent in rounds")
 def draw_accuracy_by_seconds(results: Results, column: str) -> Figure | None:
     """Draw the mean accuracy against the seconds that the rounds have taken. A title warns if ranks differ."""
     figure = draw_against(results, column, "time in rounds (s)",
@@ -112,7 +112,7 @@ def draw_against(results: Results, column: str, label: str, across: Across) -> F
                               linewidth=0)
     if not drawn:
         return None
-    axes.set(xlabel=label, ylabel=f"{results.judged}, mean over clients{UNITS[results.task]}")
+    axes.set(xlabel=label, ylabel=f"{results.evaluated}, mean over clients{UNITS[results.task]}")
     if label == "round":
         style.label_rounds_axis(axes)
     style.add_legend(axes)

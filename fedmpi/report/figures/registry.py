@@ -22,7 +22,7 @@ class Entry(NamedTuple):
     """One figure of a report."""
     # the name of its files
     name: str
-    # {measure} stands for what the runs learned, such as "accuracy", and {judged} for "test accuracy", say
+    # {measure} stands for what the runs learned, such as "accuracy", and {evaluated} for "test accuracy", say
     caption: str
     # returns None if the runs have no data for it
     draw: Callable[..., Figure | None]

@@ -52,8 +52,8 @@ def average_phases(run: ReportRun) -> tuple[float, ...] | None:
     lines = [line for line in run.outcome.lines if all(line.get(key) is not None for key in keys) and line["round"] > 0]
     if not lines:
         return None
-    train, judge, idle = (float(np.mean([line[key] for line in lines])) for key in keys[:3])
+    train, evaluation, idle = (float(np.mean([line[key] for line in lines])) for key in keys[:3])
     # Version 0.1 wrote no line for a round that was not evaluated.
-    judge *= len(lines) / lines[-1]["round"]
+    evaluation *= len(lines) / lines[-1]["round"]
     seconds = lines[-1]["seconds"] - find_seconds_before(run.outcome.lines)
-    return train, judge, max(0., seconds / lines[-1]["round"] - train - judge), idle
+    return train, evaluation, max(0., seconds / lines[-1]["round"] - train - evaluation), idle

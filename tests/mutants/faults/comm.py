@@ -27,7 +27,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.comm.rows:Rows.sum_type", "self.dtype if self.dtype.is_floating_point else torch.float64", "self.dtype"),
     ("fedmpi.comm.rows:Rows.gather", "in WIDE_TYPES", "in ()"),
     ("fedmpi.comm.exact:choose_chain", 'device.type != "cuda" and ', ""),
-    ("fedmpi.comm.rank_pool:RankPool.call", "order is OrderPerformer.train", "order is OrderPerformer.judge"),
+    ("fedmpi.comm.rank_pool:RankPool.call", "order is OrderPerformer.train", "order is OrderPerformer.evaluate"),
     # medians
     ("fedmpi.comm.robust:trim_mean_by", "trim_mean(own[groups == j], int(cut))",
      "trim_mean(own[groups == j], int(cuts[0]))"),

@@ -12,7 +12,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.commands.settings_list:find_elsewhere", "find_close_name(word, names, VERY_CLOSE)", '""'),
     ("fedmpi.commands.compare:compare_runs", "if len(set(tasks)) == 2:", "if False:"),
     ("fedmpi.commands.compare:compare_runs", "if table != NO_COMMON_ROUND else []", ""),
-    ("fedmpi.commands.compare:describe_judged_parts", "if None in parts:", "if True:"),
+    ("fedmpi.commands.compare:describe_evaluated_parts", "if None in parts:", "if True:"),
     ("fedmpi.commands.plan:find_short_batches", "(left <= most)", "(left < most)"),
     ("fedmpi.commands.plan:find_short_batches", "(sizes > train.batch) & ", ""),
     ("fedmpi.commands.plan:find_short_batches", "or not keeps", ""),

@@ -1,4 +1,4 @@
-"""Faults of `fedmpi.methods`: a step with the wrong momentum, a mean without weights, the wrong model judged, ..."""
+"""Faults of `fedmpi.methods`: a step with the wrong momentum, a mean without weights, the wrong model evaluated, ..."""
 from __future__ import annotations
 
 FAULTS: list[tuple[str, str, str]] = [
@@ -37,7 +37,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.methods.fedala:FedALA.learn_weights", "momentum=0., args=(own,)", "args=(own,)"),
     ("fedmpi.methods.pfedcam:PFedCAM.learn_logits", "lr=self.interp_lr, momentum=0.)", "lr=self.interp_lr)"),
     ("fedmpi.methods.fedah:FedAH.learn_weights", "momentum=0., args=(own, h)", "args=(own, h)"),
-    ("fedmpi.methods.per_fedavg:PerFedAvg.personal", "JUDGED_STREAM, steps=1)", "JUDGED_STREAM)"),
+    ("fedmpi.methods.per_fedavg:PerFedAvg.personal", "EVALUATION_STREAM, steps=1)", "EVALUATION_STREAM)"),
     # weights that are not bounded
     ("fedmpi.methods.fedah:FedAH.learn_weights", ", clip=(0., 1.))", ")"),
     ("fedmpi.methods.fedala:FedALA.learn_weights", ", clip=(0., 1.)", ""),
@@ -89,8 +89,8 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.methods.fedah:", "MIX_STREAM, HEAD_STREAM = 1, 2", "MIX_STREAM, HEAD_STREAM = 2, 1"),
     ("fedmpi.methods.fedah:FedAH.client", "only=self.model.phi", "only=self.model.h"),
     ("fedmpi.methods.fedrep:FedRep.fit_head", "self.head_epochs, HEAD_PASSES_STREAM", "self.head_epochs, 0"),
-    ("fedmpi.methods.per_fedavg:", "INNER_STREAM, THIRD_STREAM, JUDGED_STREAM = 1, 2, 3",
-     "INNER_STREAM, THIRD_STREAM, JUDGED_STREAM = 0, 2, 3"),
+    ("fedmpi.methods.per_fedavg:", "INNER_STREAM, THIRD_STREAM, EVALUATION_STREAM = 1, 2, 3",
+     "INNER_STREAM, THIRD_STREAM, EVALUATION_STREAM = 0, 2, 3"),
     ("fedmpi.methods.fedavg_plus:FedAvgPlus.client", "data.with_batches(None, k)", "data.with_batches(None, 0)"),
     ("fedmpi.methods.fedfomo:FedFomo.client", "HELD_OUT_STREAM, fixed=True, rest=True)",
      "HELD_OUT_STREAM, fixed=True)"),

@@ -69,7 +69,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.sweeps.equal:find_equal_setting", 'work(other, "the row', 'work(own, "the row'),
     ("fedmpi.sweeps.equal:refuse_unknown_work", "config.stragglers.deadline is not None", "config.stragglers"),
     # estimates
-    ("fedmpi.sweeps.estimate:count_steps_of_evaluation", "in case.config.judged_on", 'in ("test",)'),
+    ("fedmpi.sweeps.estimate:count_steps_of_evaluation", "in case.config.evaluated_on", 'in ("test",)'),
     ("fedmpi.sweeps.estimate:count_steps_of_evaluation", "(samples + FORWARD_SHARE", "(FORWARD_SHARE"),
     ("fedmpi.sweeps.estimate:count_steps_of_evaluation", "federation.clients * count", "count"),
     ("fedmpi.sweeps.estimate:count_steps_of_evaluation", "FORWARD_SHARE * float", "float"),
@@ -87,7 +87,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.sweeps.estimate:estimate_cost", "range(not done)", "range(1)"),
     ("fedmpi.sweeps.estimate:estimate_cost", "range(not done)", "range(0)"),
     ("fedmpi.sweeps.estimate:estimate_cost", "        begin += part.rounds\n", ""),
-    ("fedmpi.sweeps.estimate:estimate_cost", "judged * count_steps", "len(left) * count_steps"),
+    ("fedmpi.sweeps.estimate:estimate_cost", "evaluated * count_steps", "len(left) * count_steps"),
     ("fedmpi.sweeps.estimate:measure_rate", "return clients * TIMED_STEPS", "return TIMED_STEPS"),
     ("fedmpi.sweeps.estimate:measure_rate", "_, seconds =", "seconds, _ ="),
     ("fedmpi.sweeps.speed_probe:time_rounds", "[:participants]", ""),

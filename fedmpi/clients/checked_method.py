@@ -35,7 +35,7 @@ def check_in_round() -> Iterator[None]:
         raise FedmpiError(str(error)) from None
 
 
-class Hooks:
+class CheckedMethod:
     """Calls the functions of a method, which the class Method explains. Functions of fedmpi's own methods are not
     checked, since tests do it.
 
