@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import socket
 import stat
@@ -9,7 +10,6 @@ import stat
 import pytest
 
 from fedmpi.errors import StorageError
-from fedmpi.storage import atomic as module
 from fedmpi.storage.atomic import atomic, describe_reason, report_failed_writes, sync
 from fedmpi.storage.hdf5_sink import Sink
 
@@ -140,7 +140,7 @@ def test_reasons_are_one_line():
 
 def test_a_sink_keeps_the_first_refusal_and_hides_it(tmp_path, monkeypatch):
     """The disk takes at most three bytes at once, and seven in all."""
-    class Disk(module.io.FileIO):
+    class Disk(io.FileIO):
         def write(self, data):
             if self.tell() >= 7:
                 raise OSError(errno.ENOSPC, "full")
