@@ -147,6 +147,7 @@ class Method:
     # (`stragglers.late: partial`); "": it need not
     needs_full_work: ClassVar[str] = ""
     # Steps whose number the training itself decides, in a few words: no plan counts them, and no row of equal steps can
+    # (describe_uncounted_steps)
     uncounted_steps: ClassVar[str] = ""
     # True if every model that `server` returns is made by `mean` or `mean_by`, which `server.aggregation` may replace;
     # other calls may choose the groups
@@ -195,6 +196,11 @@ class Method:
     def stage_of(self, shared: State) -> int:
         """Return in which of `stages` the round is that begins with this Shared: its place in the list."""
         return 0
+
+    def describe_uncounted_steps(self, clients: int) -> str:
+        """Return which steps no plan counts if so many clients train, by default `uncounted_steps`; "" if there are
+        none."""
+        return self.uncounted_steps
 
     def list_oddities(self, rounds: int) -> list[str]:
         """Return a sentence for each setting with which a run of so many rounds is not what the method's name says.

@@ -279,6 +279,10 @@ class TrainSettings(Protocol):
     @property
     def momentum(self) -> float: """Return the momentum of local SGD."""
     @property
+    def nesterov(self) -> bool: """Return whether the momentum is Nesterov's."""
+    @property
+    def weight_decay(self) -> float: """Return the strength of the pull of all weights to 0."""
+    @property
     def epochs(self) -> int: """Return the local epochs of a round."""
     @property
     def steps(self) -> int | None: """Return the local steps that replace the epochs; None if epochs count."""

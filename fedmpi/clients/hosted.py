@@ -169,7 +169,7 @@ class HostedClients:
                 self.ups[client] = sent
                 if evaluates and after != "off":
                     evaluator.measure_after_training(client, mine, up)
-            # who is lost does what all do that do not take part, wholly
+            # who is lost or left out does what all do that do not take part, wholly
             self.portions.clear()
             evaluates_all = evaluates and after == "all"
             rest = np.setdiff1d(self.clients, everybody).tolist() if self.method.idles or evaluates_all else []
@@ -179,6 +179,7 @@ class HostedClients:
             # who does not take part has none, measured or not
             self.messages.clear()
             if self.method.idles:
+                rest = sorted({*rest, *self.here} - self.ups.keys())
                 for client, mine in self.apply(self.checked.idle, rest, shared, round, OTHERS):
                     self._keep(client, mine)
             evaluator.finish()
@@ -206,7 +207,7 @@ class HostedClients:
             for name, v in self.store.read(client)._asdict().items():
                 if not updates.fits_exact_sums((v,)):
                     self.context.client = client
-                    raise exact.NotFinite(0, v, name, idle=client not in self.here)
+                    raise exact.NotFinite(0, v, name, idle=client not in self.ups)
 
     def find_bad_updates(self, ids: np.ndarray) -> np.ndarray:
         """Return 1 for each of the participants that trained here and whose update cannot be used, else 0, (n,)."""

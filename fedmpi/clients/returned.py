@@ -23,8 +23,8 @@ from fedmpi.text import printable
 
 # Functions of a method that a run calls.
 FUNCTIONS = ("init", "client", "personal", "with_model", "check", "server", "messages", "message_template", "idle",
-             "predict", "traffic", "stages", "stage_of", "list_oddities", "warm_up_participants", "unadapted",
-             "trained", "serve_newcomer", "global_model", "embedding")
+             "predict", "traffic", "stages", "stage_of", "list_oddities", "describe_uncounted_steps",
+             "warm_up_participants", "unadapted", "trained", "serve_newcomer", "global_model", "embedding")
 
 
 def refuse_training_settings(method: Method, train: TrainSettings) -> None:

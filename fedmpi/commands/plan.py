@@ -69,7 +69,7 @@ def make_plan(config_path: str | Mapping[str, object], overrides: Sequence[str] 
             "batch": config.train.batch,
             "steps_per_round": round(count_expected_batches(case, federation.sizes)), "patience": config.stop
             and config.stop.patience, "stages": [asdict(stage) for stage in made], "steps": count_final_steps(made),
-            "uncounted_steps": method.uncounted_steps,
+            "uncounted_steps": method.describe_uncounted_steps(federation.clients),
             "short_batches": find_short_batches(case),
             "mib_per_client_round": (down + up) / MIB, "mib_down": down / MIB, "mib_up": up / MIB,
             "bytes_per_round": rehearsal.totals(), "reduce": config.server.reduce,

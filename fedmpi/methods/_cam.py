@@ -54,6 +54,9 @@ class CAM(Method):
         if self.warm == "global" and self.warm_steps is not None:
             raise ValueError(f"warm_steps = {self.warm_steps}: with warm global these rounds have the steps of all "
                              "others; set warm to local, or leave warm_steps out")
+        if not self.warm_up and self.warm_steps is not None:
+            raise ValueError(f"warm_steps = {self.warm_steps}: with warm_up = 0 there is no warm-up; raise warm_up, or "
+                             "leave warm_steps out")
 
     def warm_up_participants(self, n: int, seed: int) -> np.ndarray | None:
         return np.arange(n) if self.warm_up and self.warm == "local" else super().warm_up_participants(n, seed)

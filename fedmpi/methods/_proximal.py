@@ -25,14 +25,15 @@ def refuse_overshoot(lr_p: float, lam: float, centre: str) -> None:
 
 def refuse_strong_pull(train: TrainSettings, setting: str, strength: float, centre: str) -> None:
     """Refuse a pull with which steps of plain SGD would move ever further past its centre. Momentum m moves the limit
-    from 2 / lr to 2 (1 + m) / lr.
+    from 2 / lr to 2 (1 + m) / lr, with Nesterov's to 2 (1 + m) / ((1 + 2 m) lr). Weight decay pulls, too, to 0.
 
     Args:
         setting: the setting of the method that is the strength, or the sum of several
         centre: what the steps are pulled to
 
     Raises BadInput."""
-    limit = 2 * (1 + train.momentum) / train.lr
+    m = train.momentum
+    limit = 2 * (1 + m) / (1 + 2 * m if train.nesterov else 1) / train.lr - train.weight_decay
     if train.optimizer == "sgd" and strength >= limit:
         raise BadInput(f"method.{setting} = {strength:g}: with train.lr = {train.lr:g} every step would overshoot "
                        f"{centre} by more than the last one; it must be below {limit:.3g}, or train.lr lower")

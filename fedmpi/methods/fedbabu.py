@@ -70,8 +70,8 @@ class FedBABU(Method):
         w = self.add_head(shared.phi)
         return data.with_batches(self.ft, TUNING_STREAM, kind="fine_tuning").descend(self.model, w) if self.ft else w
 
-    def unadapted(self, shared: Shared, mine: Nothing) -> Tensor:
-        return self.add_head(shared.phi)
+    def unadapted(self, shared: Shared, mine: Nothing) -> Tensor | None:
+        return self.add_head(shared.phi) if self.ft else None
 
     def global_model(self, shared: Shared) -> Tensor:
         return self.add_head(shared.phi)

@@ -13,6 +13,8 @@ are known, and for a client that saw a single batch, lam_i = `lam`. The signs of
 2; both mean the mean of the members' w. Clusters are not averaged with each other (section 4.3; algorithm 2, line 17
 does it). Sections 3.4 and 4.4 leave personal layers with each client, but section 4.1 and the algorithms have one
 version per cluster: with `personal_layers: client` a client goes on from its own last layers, pulled to its cluster's.
+On the subset by which it chooses a cluster a client trains, too; the paper has another one for the gradients (below
+eq. 4). Less data means a stronger pull, as by eq. 3; a sentence of section 3.2 has it the other way round.
 Short last batches, which `train.drop_last` leaves out, count in sigma^2 as others do and raise it.
 An empty cluster keeps its theta_j and tau_j^2. Identities are final once all clients' are known and none has changed
 for `stable` rounds; from then on clients receive their own cluster's part alone.
@@ -99,13 +101,15 @@ class FedCPS(Method):
     def __post_init__(self) -> None:
         if self.lam_min > self.lam_max:
             raise ValueError(f"lam_min = {self.lam_min}: more than lam_max = {self.lam_max}; lower it")
+        if self.lam and not self.lam_min <= self.lam <= self.lam_max:
+            raise ValueError(f"lam = {self.lam}: not between lam_min = {self.lam_min} and lam_max = {self.lam_max}, "
+                             "the limits of every client's pull; move it or them")
 
     def with_model(self, model: Model) -> Method:
         return replace(self, model=model, tail=cut_tail(model, self.layers, "method.layers"))
 
     def check(self, train: TrainSettings) -> None:
-        refuse_strong_pull(train, "lam", self.lam, "theta_j")
-        refuse_strong_pull(train, "lam_min", self.lam_min if self.lam else 0., "theta_j")
+        refuse_strong_pull(train, "lam_max", self.lam_max if self.lam else 0., "theta_j")
 
     def init(self, n: int) -> tuple[Shared, Mine]:
         w = self.model.starts(self.k)

@@ -58,6 +58,11 @@ class FedGroup(Method):
     serves_newcomers = "the model of the group whose mean update is most like its own"
     supports_local_batchnorm = False
 
+    def describe_uncounted_steps(self, clients: int) -> str:
+        if self.first * self.K >= clients:
+            return ""
+        return "the training by which a client that did not train before round 1 finds its group"
+
     def init(self, n: int) -> tuple[Shared, Nothing]:
         models = self.model.start.repeat(self.K, 1)
         return Shared(models, torch.zeros_like(models), torch.zeros(n, dtype=torch.int64)), Nothing()

@@ -4,8 +4,9 @@ Objective: min over theta_i of f_i(theta_i) + lam/2 ||theta_i - w_i||^2, where w
 head fits client i best, and H_1..H_M are the k-means centres of the clients' heads (eqs. 4-14, algorithm 1).
 Client: trains the downloaded w_i, which it sends, and theta_i, which it keeps, on the same batches. Server: phi is the
 plain mean of the phi_i, and k-means counts all heads alike.
-`anchor: global` pulls theta_i to w as downloaded (eq. 9). `anchor: local` pulls it to the moving w_i (line 11 of
-algorithm 1), in SGD steps with the run's momentum; other settings of the optimizer are refused.
+`anchor: global` pulls theta_i to w as downloaded (eq. 9, which prints the norm without its square). `anchor: local`
+pulls it to the moving w_i (line 11 of algorithm 1), in SGD steps with the run's momentum; other settings of the
+optimizer are refused.
 New clients. The paper says nothing of them. Ours choose m by eq. 5, and train theta for a round by eq. 9 from
 (phi, H_m).
 Departures. All heads start equal, because k-means needs a common start: in the first round every client takes H_1. From

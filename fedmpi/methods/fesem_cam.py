@@ -20,7 +20,7 @@ other; the largest cluster's mean is then everybody's nearest, and a mean of unl
 50 clients, 40 rounds: 9 of 10 participants in one cluster, 56 % against 80 %; FedAvg 68 %).
 Departures. A client restarts from its centre in each round, which is `keep: false`, while eq. 13 alone lets it go on
 from its own theta_i. Eq. 13 also prints a factor n_i / n on the gradient, with which nothing is learned at small rates:
-it is `scale_by_share`, off by default.
+it is `scale_by_share`, off by default. Algorithm 1 warms up for beta epochs; here it is rounds of `warm_steps` steps.
 Defaults. lam = .01 is one of the paper's .001, .01 and .1; it was not tuned here.
 The part that is CAM's is in fedmpi/methods/_cam.py, the part that is FeSEM's in fesem.py."""
 from __future__ import annotations

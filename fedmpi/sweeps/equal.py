@@ -67,9 +67,9 @@ def refuse_unknown_work(config: Config, whose: str) -> None:
     if config.stop:
         raise BadInput(f"equal_steps: stop is set for {whose}, so its training decides after how many rounds it ends, "
                        "and no number of steps is equal work; leave stop or equal_steps out")
-    if config.method.uncounted_steps:
-        raise BadInput(f"equal_steps: {config.method.title} of {whose} makes steps whose number its training decides "
-                       f"({config.method.uncounted_steps}), so they cannot be counted before; name another row")
+    if uncounted := config.method.describe_uncounted_steps(config.data.clients - config.data.new_clients):
+        raise BadInput(f"equal_steps: {config.method.title} of {whose} makes steps that only its training decides "
+                       f"({uncounted}), so they cannot be counted before; name another row")
 
 
 def compute_ratio(own: Config, other: Config, batches: int) -> float:

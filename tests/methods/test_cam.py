@@ -192,7 +192,7 @@ def clustered(theta, ids, w, of, n, seed):
 @pytest.mark.parametrize("keep", [False, True])
 @pytest.mark.parametrize("warm_up", [0, 2])
 def test_fesem_cam_is_what_its_formulas_say(mlp, federation, warm_up, keep):
-    found = run("fesem_cam", k=3, warm_up=warm_up, warm_steps=4, lam=.5, keep=keep)
+    found = run("fesem_cam", k=3, warm_up=warm_up, warm_steps=4 if warm_up else None, lam=.5, keep=keep)
     g, w, of, theta = fesem_cam(Reference(mlp, federation, found.config), 3, mlp.starts(4)[3], .5, warm_up, keep)
     near(found.shared.g, g)
     near(found.shared.w, w)

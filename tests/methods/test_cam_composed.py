@@ -151,5 +151,7 @@ def test_the_stages_are_those_of_both(mlp):
 def test_the_checks_of_the_clustered_method_stay():
     with pytest.raises(ValueError, match="lr_p"):
         CGPFLCAM(lr_p=.2)
-    with pytest.raises(ValueError, match="warm_steps"):
+    with pytest.raises(ValueError, match="warm_steps = 3: with warm global "):
         CGPFLCAM(warm_steps=3)
+    with pytest.raises(ValueError, match="warm_steps = 3: with warm_up = 0 there is no warm-up"):
+        CGPFLCAM(warm="local", warm_up=0, warm_steps=3)

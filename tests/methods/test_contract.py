@@ -39,3 +39,9 @@ def test_every_setting_matters(name, setting, subject):
     if (name, setting) in IDLE:
         pytest.skip(IDLE[name, setting])
     contract.check_setting(subject(name), setting)
+
+
+@pytest.mark.parametrize("name", ["fedah", "fedala", "fedmhc_ah"])
+def test_who_is_left_out_mixes_as_those_do_that_do_not_take_part(name, mlp, federation):
+    cls, settings = registry.find_class("methods", name), {"mix_everyone": True}
+    contract.check_bad_updates(Subject(cls, name, settings, federation=federation, model=mlp))

@@ -126,8 +126,9 @@ RANGES = {
     "fedamp.alpha": ([0.], [.001, None]), "fedamp.sigma": ([0.], [.001, None]),
     "fedamp.own": ([-.1, 1.1, .3], [.2]),
     "fedamp.form": (["cosine"], ["heuristic"]), "fedavg.weights": (["n"], ["equal"]), "fedavg_plus.K": ([0], [1]),
-    "fedbabu.ft": ([-1], [0]), "fedcps.k": ([0], [1]), "fedcps.layers": ([0, 3], [1, 2]), "fedcps.lam": ([-1.], [0.]),
-    "fedcps.lam_min": ([-1., 10.1], [0., 10.]), "fedcps.lam_max": ([.0009], [.001]), "fedcps.subset": ([0., 1.1], [1.]),
+    "fedbabu.ft": ([-1], [0]), "fedcps.k": ([0], [1]), "fedcps.layers": ([0, 3], [1, 2]),
+    "fedcps.lam": ([-1., .0009, 10.1], [0., .001, 10.]), "fedcps.lam_min": ([-1., .11, 10.1], [0., .1]),
+    "fedcps.lam_max": ([.0009, .09], [.1]), "fedcps.subset": ([0., 1.1], [1.]),
     "fedcps.stable": ([0], [1]), "fedcr.beta": ([-1.], [0.]), "fedcr.samples": ([0], [1]), "fedcr.ft": ([-1], [0]),
     "fedfomo.M": ([0], [1]), "fedfomo.epsilon": ([-.1, 1.1], [0., 1.]), "fedfomo.fall": ([-.1, 1.1], [0., 1.]),
     "fedfomo.held_out": ([0., 1.], [.01, .99]),
@@ -152,7 +153,7 @@ def test_values_outside_a_range_are_refused_by_name(mlp):
         for value in allowed:
             assert getattr(method(name, mlp, **{field: value}), field) == value
         for value in refused:
-            with pytest.raises(BadInput, match=rf"^method\.(lam_min = .*lam_max|lr_p = .*lam|{field}) = "):
+            with pytest.raises(BadInput, match=rf"^method\.(lam(_min)? = .*lam_max|lr_p = .*lam|{field}) = "):
                 method(name, mlp, **{field: value})
     bare = {f"{name}.{s}" for name, said in SAID.items() for s, default in said.settings.items()
             if not isinstance(default, bool | tuple | str)}

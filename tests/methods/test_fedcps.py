@@ -243,13 +243,16 @@ def test_bad_settings_are_refused_in_a_line(mlp):
         method("fedcps", mlp, layers=3)
     with pytest.raises(BadInput, match=r"^method.lam_min = 2.0: more than lam_max = 1.0; lower it$"):
         method("fedcps", mlp, lam_min=2., lam_max=1.)
+    with pytest.raises(BadInput, match=r"^method.lam = 20.0: not between lam_min = 0.001 and lam_max = 10.0, "):
+        method("fedcps", mlp, lam=20.)
+    assert method("fedcps", mlp, lam=0., lam_min=.5).lam == 0
 
 
 def test_the_books_tell_lam_of_few_shot_clients_and_of_others(tmp_path, cache):
     """The books have lam of each client in every evaluated round, also if the run was interrupted."""
     config = tmp_path / "c.yaml"
     config.write_text(json.dumps({
-        "rounds": 4, "method": {"name": "fedcps", "layers": 1, "lam_max": 50.}, "model": {"name": "mlp", "hidden": 8},
+        "rounds": 4, "method": {"name": "fedcps", "layers": 1, "lam_max": 30.}, "model": {"name": "mlp", "hidden": 8},
         "data": {"clients": 20, "cache": str(cache), "partition": {"name": "few_shot", "gamma": .3}},
         "train": {"lr": .05, "batch": 5, "participation": .6}}))
     for folder, overrides, resume in (("a", [], None), ("b", ["rounds=2"], None), ("b", [], "auto")):

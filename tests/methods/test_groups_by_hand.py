@@ -201,7 +201,7 @@ def test_the_pull_of_fedcps_is_eq_3_within_its_bounds():
         mine = SimpleNamespace(sigma2=torch.tensor(sigma2))
         return float(m.compute_pull(SimpleNamespace(**shared | changed), mine, j, n))
     assert lam() == 1.5 and lam(n=1) == 5 and lam(n=4) == .375      # 8 * 3 / (2^2 * 4)
-    assert lam(m=bare("fedcps", lam=.4, lam_min=2.)) == 2
+    assert lam(n=4, m=bare("fedcps", lam=.4, lam_min=.4)) == pytest.approx(.4)
     assert [round(v, 6) for v in (lam(j=1), lam(sigma2=0.), lam(scale=torch.tensor(0.)))] == [.4, .4, .4]
     assert lam(sigma2=.5) == .25 and lam(scale=torch.tensor(.5), tau2=torch.tensor([.25])) == 1.5
 

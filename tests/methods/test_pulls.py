@@ -2,12 +2,14 @@
 from __future__ import annotations
 
 import inspect
+import re
 
 import pytest
 import torch
 
 from fedmpi import registry
 from fedmpi.config.schema import resolve
+from fedmpi.engines.optimizer import Optimizer
 from fedmpi.engines.step import PullTerm, Step, StepOptions
 from fedmpi.errors import BadInput
 from tests.methods.table import NAMES
@@ -15,7 +17,7 @@ from tests.methods.table import NAMES
 # The settings that pull, by method; the others have none, or refuse too strong ones by themselves (FedAMP, pFedMe and
 # CGPFL).
 PULLS = {"ditto": ["lam"], "fedprox": ["mu"], "fedprox_plus": ["mu"], "fedmhc": ["lam"], "fesem": ["lam"],
-         "fesem_cam": ["lam"], "lcfed": ["mu", "lam"], "fedcps": ["lam", "lam_min"]}
+         "fesem_cam": ["lam"], "lcfed": ["mu", "lam"], "fedcps": ["lam_max"]}
 OWN_CHECK = {"fedamp", "pfedme", "cgpfl"}
 
 
@@ -26,16 +28,20 @@ def check(name, pulls, **train):
 
 @pytest.mark.parametrize("name, setting", [(name, s) for name, settings in PULLS.items() for s in settings])
 def test_a_pull_that_would_diverge_is_refused(name, setting):
-    others = dict.fromkeys({*PULLS[name]} - {setting}, .001 if name == "fedcps" else 0.)
-    more = {"lam_max": 40.} if name == "fedcps" else {}
-    check(name, {**others, setting: 19.9, **more})
+    others = dict.fromkeys({*PULLS[name]} - {setting}, 0.)
+    check(name, {**others, setting: 19.9})
     with pytest.raises(BadInput, match=rf"^method\..*{setting}.* = 20: with train.lr = 0.1 every step .* below 20, or"):
-        check(name, {**others, setting: 20., **more})
+        check(name, {**others, setting: 20.})
     # Momentum moves the limit to 2 (1 + m) / lr, and Adam has none.
-    check(name, {**others, setting: 37.9, **more}, momentum=.9)
+    check(name, {**others, setting: 37.9}, momentum=.9)
     with pytest.raises(BadInput, match="it must be below 38, or"):
-        check(name, {**others, setting: 38., **more}, momentum=.9)
-    check(name, {**others, setting: 30., **more}, optimizer="adam")
+        check(name, {**others, setting: 38.}, momentum=.9)
+    check(name, {**others, setting: 30.}, optimizer="adam")
+    # Nesterov's momentum moves it back to 2 (1 + m) / ((1 + 2 m) lr), and weight decay pulls, too.
+    with pytest.raises(BadInput, match="it must be below 13.6, or"):
+        check(name, {**others, setting: 13.6}, momentum=.9, nesterov=True)
+    with pytest.raises(BadInput, match="it must be below 15, or"):
+        check(name, {**others, setting: 15.}, weight_decay=5.)
 
 
 def test_both_pulls_of_lcfed_count():
@@ -45,8 +51,14 @@ def test_both_pulls_of_lcfed_count():
         check("lcfed", {"mu": 10., "lam": 10.})
 
 
-def test_fedcps_without_a_pull_has_no_smallest_one():
+def test_fedcps_without_a_pull_has_no_limits():
     check("fedcps", {"lam": 0., "lam_min": 30., "lam_max": 40.})
+
+
+def test_the_pull_of_fedcps_adapts_up_to_its_largest():
+    """With the defaults a client of few samples would be driven away from its cluster."""
+    with pytest.raises(BadInput, match=r"^method.lam_max = 10: with train.lr = 0.3 .* must be below 6.67, or"):
+        check("fedcps", {}, lr=.3)
 
 
 def test_every_method_that_pulls_is_here():
@@ -59,13 +71,19 @@ def test_every_method_that_pulls_is_here():
     assert pulling == set(PULLS) | {"fedamp"}
 
 
-@pytest.mark.parametrize("momentum", [0., .9])
-def test_the_limit_is_where_steps_begin_to_diverge(momentum):
+@pytest.mark.parametrize("momentum, nesterov, decay", [(0., False, 0.), (.9, False, 0.), (.9, True, 0.), (.5, True, 3.),
+                                                       (0., False, 5.)])
+def test_the_limit_is_where_steps_begin_to_diverge(momentum, nesterov, decay):
     """Steps of no other gradient come to the centre below it, and leave it above it."""
-    ends = []
-    for strength in (19.8 * (1 + momentum), 20.2 * (1 + momentum)):
+    settings = {"momentum": momentum, "nesterov": nesterov, "weight_decay": decay}
+    with pytest.raises(BadInput) as refused:
+        check("ditto", {"lam": 100.}, **settings)
+    limit, ends = float(re.search(r"below ([\d.]+)", str(refused.value))[1]), []
+    for strength in (.98 * limit, 1.02 * limit):
         w, centre = torch.ones(5), torch.zeros(5)
-        step = Step(w, lambda flat: [flat], StepOptions(.1, momentum, [PullTerm(centre, strength, None)]))
+        options = StepOptions(.1, momentum, [PullTerm(centre, strength, None)],
+                              optimizer=Optimizer(weight_decay=decay, nesterov=nesterov))
+        step = Step(w, lambda flat: [flat], options)
         for _ in range(300):
             step.take([torch.zeros(5)])
         ends.append(float(step.result().abs().max()))

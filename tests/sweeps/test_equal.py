@@ -159,8 +159,19 @@ def test_a_row_of_a_job_asks_for_it(write, tmp_path):
     ({"A": "local", "B": {"method": "fedala", "equal_steps": "A"}}, "this row")])
 def test_steps_that_training_decides_are_no_equal_work(write, tmp_path, rows, whose):
     path = write(rows)
-    with pytest.raises(BadInput, match=rf"j.yaml: B / .*: equal_steps: FedALA of {whose} makes steps whose number its "
-                                       r"training decides \(the further passes for W the first time, up to "):
+    with pytest.raises(BadInput, match=rf"j.yaml: B / .*: equal_steps: FedALA of {whose} makes steps that only "
+                                       r"its training decides \(the further passes for W the first time, up to "):
+        job.expand(job.load_job(path), path, tmp_path / "out", None)
+
+
+def test_who_trains_to_find_its_group_later_makes_steps_that_are_not_counted(write, tmp_path):
+    """All clients of a small federation train before the first round, and nobody does later."""
+    counted = {"A": {"method": {"name": "fedgroup", "K": 2, "first": 10}}, "B": {"method": "local", "equal_steps": "A"}}
+    path = write(counted)
+    assert job.expand(job.load_job(path), path, tmp_path / "out", None)
+    counted["A"]["method"]["first"] = 9
+    path = write(counted)
+    with pytest.raises(BadInput, match=r"FedGroup of the row .* \(the training by which a client that did not train "):
         job.expand(job.load_job(path), path, tmp_path / "out", None)
 
 

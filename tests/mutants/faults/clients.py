@@ -20,7 +20,8 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.clients.evaluation:Evaluator._measure_together", "by_form.setdefault(describe_form(model[1]), [])",
      "by_form.setdefault((), [])"),
     ("fedmpi.clients.evaluation:describe_form", "{tuple(leaf.shape)} {leaf.dtype}", "{leaf.dtype}"),
-    ("fedmpi.clients.hosted:HostedClients._refuse_bad_states", "idle=client not in self.here", "idle=False"),
+    ("fedmpi.clients.hosted:HostedClients._refuse_bad_states", "idle=client not in self.ups", "idle=False"),
+    ("fedmpi.clients.hosted:HostedClients.train", "sorted({*rest, *self.here} - self.ups.keys())", "rest"),
     # what a rank measures and keeps
     ("fedmpi.clients.evaluation:Evaluator.get_samples", "self.parts[part]", "self.parts[0]"),
     ("fedmpi.clients.evaluation:Evaluator.get_samples", '{name}"], samples[f"y_{name}"]',
