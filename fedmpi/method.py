@@ -36,9 +36,8 @@ if TYPE_CHECKING:
 Weights: TypeAlias = Tensor | tuple[Tensor, ...]
 
 # Names that version 0.1 had for parts of this interface.
-RENAMED_FUNCTIONS = {
-    "on": "with_model", "opening": "warm_up_participants", "note": "message_template", "down": "messages",
-    "averages": "supports_robust_mean", "keeps_statistics": "supports_local_batchnorm"}
+RENAMED = {"on": "with_model", "opening": "warm_up_participants", "note": "message_template", "down": "messages",
+           "averages": "supports_robust_mean", "keeps_statistics": "supports_local_batchnorm"}
 
 
 class VectorKind(Enum):
@@ -146,9 +145,6 @@ class Method:
     # Why a participant must make all its steps ("compares ..."), so that stragglers cannot do a part of them
     # (`stragglers.late: partial`); "": it need not
     needs_full_work: ClassVar[str] = ""
-    # Steps whose number the training itself decides, in a few words: no plan counts them, and no row of equal steps can
-    # (describe_uncounted_steps)
-    uncounted_steps: ClassVar[str] = ""
     # True if every model that `server` returns is made by `mean` or `mean_by`, which `server.aggregation` may replace;
     # other calls may choose the groups
     supports_robust_mean: ClassVar[bool] = True
@@ -160,7 +156,7 @@ class Method:
         # A title is inherited, a name that stands for one is not.
         if "title" not in vars(cls) and cls.title == cls.name_as_title:
             cls.title = cls.name_as_title = cls.__name__
-        for old, new in RENAMED_FUNCTIONS.items():
+        for old, new in RENAMED.items():
             if isinstance(vars(cls).get(old), FunctionType | bool):
                 raise BadInput(f"{cls.__module__}: {cls.__name__}.{old} is called {new} since version 0.2; rename it")
 
@@ -198,13 +194,11 @@ class Method:
         return 0
 
     def describe_uncounted_steps(self, clients: int) -> str:
-        """Return which steps no plan counts if so many clients train, by default `uncounted_steps`; "" if there are
-        none."""
-        return self.uncounted_steps
+        """Say which steps of so many clients only their training decides, so that no plan counts them; "" for none."""
+        return ""
 
     def list_oddities(self, rounds: int) -> list[str]:
-        """Return a sentence for each setting with which a run of so many rounds is not what the method's name says.
-        They are printed as warnings."""
+        """Return warnings, one for each setting with which so many rounds are not what the method's name says."""
         return []
 
     def message_template(self) -> State:

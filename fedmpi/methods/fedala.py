@@ -69,7 +69,6 @@ class FedALA(Method):
     title = "FedALA"
     paper = "Zhang et al., AAAI 2023"
     judged_by = "w_i, blended anew with the global model (after local training: w_i)"
-    uncounted_steps = "the further passes for W the first time, up to `first_passes`"
     serves_newcomers = "the global model, its top blended with the first one as in a first round"
 
     def with_model(self, model: Model) -> Method:
@@ -87,6 +86,9 @@ class FedALA(Method):
     def init(self, n: int) -> tuple[Shared, Mine]:
         top = self.model.start[self.cut:]
         return Shared(self.model.start), Mine(top, torch.ones_like(top), torch.zeros_like(top[0], dtype=torch.bool))
+
+    def describe_uncounted_steps(self, clients: int) -> str:
+        return "the further passes for W the first time, up to `first_passes`"
 
     def mix(self, w: Tensor, mine: Mine, data: ClientData) -> tuple[Tensor, Tensor]:
         """Return the blended model, and the W that was learned for it."""

@@ -4,15 +4,15 @@ from __future__ import annotations
 import pytest
 
 from fedmpi.errors import BadInput
-from fedmpi.method import RENAMED_FUNCTIONS, Method
+from fedmpi.method import RENAMED, Method
 
 
-@pytest.mark.parametrize("old", RENAMED_FUNCTIONS)
+@pytest.mark.parametrize("old", RENAMED)
 def test_an_old_name_is_refused_with_the_new_one(old):
     part = True if old in ("averages", "keeps_statistics") else lambda self: None
-    with pytest.raises(BadInput, match=rf"Old\.{old} is called {RENAMED_FUNCTIONS[old]} since version 0.2"):
+    with pytest.raises(BadInput, match=rf"Old\.{old} is called {RENAMED[old]} since version 0.2"):
         type("Old", (Method,), {old: part})
-    assert type("New", (Method,), {RENAMED_FUNCTIONS[old]: part})
+    assert type("New", (Method,), {RENAMED[old]: part})
 
 
 def test_a_setting_may_have_an_old_name():
