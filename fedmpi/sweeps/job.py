@@ -195,9 +195,10 @@ def list_views(job: SweepJob) -> list[SweepJob]:
 
 
 def check_seeds(seeds: object, where: str) -> None:
-    """Raise BadInput unless `seeds` is a list of different numbers."""
-    if not isinstance(seeds, list) or not seeds or len(set(map(str, seeds))) < len(seeds):
-        raise BadInput(f"{where} = {seeds}: give different numbers, at least one")
+    """Raise BadInput unless `seeds` is a list of different whole numbers."""
+    if not (isinstance(seeds, list) and seeds and all(type(seed) is int for seed in seeds)
+            and len(set(seeds)) == len(seeds)):
+        raise BadInput(f"{where} = {seeds}: give a list of different whole numbers, at least one")
 
 
 def refuse_seeds_elsewhere(job: SweepJob) -> None:
@@ -205,7 +206,9 @@ def refuse_seeds_elsewhere(job: SweepJob) -> None:
     places = {"set": job.set, **{f"columns.{name}": given for name, given in job.columns.items()},
               **{f"rows.{name}": given for name, given in job.rows.items()},
               **{f"cells.{row}.{name}": given for row, cells in job.cells.items() for name, given in cells.items()},
-              **{f"scales.{name}": given for name, given in job.scales.items()}}
+              **{f"scales.{name}": given for name, given in job.scales.items()},
+              **{f"scales.{scale}.columns.{name}": given for scale, kept in job.scales.items()
+                 for name, given in kept.get("columns", {}).items()}}
     for where, settings in places.items():
         if isinstance(settings, dict) and "seed" in settings:
             raise BadInput(f"{where}.seed = {settings['seed']}: the seeds of a job's runs are its `seeds`; set "
