@@ -223,7 +223,8 @@ def narrow_job(job: SweepJob, scale: str | None) -> SweepJob:
 
 
 def expand(job: SweepJob, path: str | Path, out: Path, scale: str | None) -> list[PlannedRun]:
-    """Return all runs of a job with their settings checked. Raises BadInput, also where a folder holds another run."""
+    """Return all runs of a job with their settings checked. Raises BadInput, also where a folder holds another run; one
+    whose settings cannot be read stops a sweep alone, see `changed_code.refuse_unknown_runs`."""
     if scale is not None and scale not in job.scales:
         raise BadInput(f"{path}: there is no scale {scale!r}; its scales: {', '.join(job.scales) or 'none'}")
     beside, by_name = Path(path).parent / job.config, find_shipped(job.config, "configs")
@@ -261,14 +262,14 @@ def expand(job: SweepJob, path: str | Path, out: Path, scale: str | None) -> lis
 
 
 def refuse_other(run: PlannedRun) -> None:
-    """Raise BadInput if the folder of a run holds a run with other settings, or with settings that cannot be read."""
+    """Raise BadInput if the folder of a run holds a run with other settings. Of settings that cannot be read that is
+    not known."""
     if not is_readable(run.folder) or not (run.folder / run_files.CONFIG).exists():
         return
     try:
         there = run_status.read_settings(run.folder)
-    except BadInput as error:
-        raise BadInput(f"{run.folder}: it is not known whether {run.name} of this job is in this folder "
-                       f"({str(error).partition(';')[0]}); look at it, or give the sweep another --out") from None
+    except BadInput:
+        return
     # Resolved again, for newer settings had their defaults; or as they are, if they name code that this run does not.
     with (suppress(BadInput, ValueError, TypeError, KeyError, AttributeError),
           registry.refuse_own_code(but=run.named_code())):

@@ -120,4 +120,5 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.sweeps.array:make_array", "all(run.settings.server", "any(run.settings.server"),
     ("fedmpi.sweeps.job:list_job_words", '*(["--out", out] if out else [])', ""),
     ("fedmpi.sweeps.array:make_array", "runs[0].folder.parents[2]", "runs[0].folder.parents[1]"),
+    ("fedmpi.sweeps.changed_code:mark_runs", "    refuse_unknown_runs(runs)\n", ""),
     ("fedmpi.sweeps.changed_code:mark_runs", "[] if accept else known", "known")]
