@@ -73,6 +73,8 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.commands.tensorboard:find_start_time", '- (lines[-1].get(', '- (lines[0].get('),
     ("fedmpi.commands.tensorboard:list_scalars", 'name != "round" and', ""),
     ("fedmpi.commands.summary:summarise_runs", "o.starts, o.settings", "o.round, o.settings"),
+    ("fedmpi.commands.summary:summarise_runs", "is_job_log(path) or ", "True or "),
+    ("fedmpi.commands.summary:summarise_runs", ' or path.with_suffix("").is_dir()', ""),
     ("fedmpi.commands.summary:make_natural_key", "int(part)", "0"),
     ("fedmpi.commands.catalogue:describe_entry", 'list_setting_names(Data) if kind == "datasets" else ("name",)',
      '("name",)'),
