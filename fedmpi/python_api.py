@@ -254,6 +254,8 @@ def sweep(job: str | os.PathLike[str], *, scale: str | None = None, out: str | o
     pandas = require_pandas()
     path = require_given_path("job", job, "the path of a job file")
     refuse_bad_counts(at_once=at_once, ranks=ranks)
+    if not (scale is None or isinstance(scale, str)):
+        raise BadInput(f"scale={scale!r}: give the name of one of the job's scales as text")
     planned, runs = jobs.plan_job(path, scale, require_path("out", out))
     runs = changed_code.mark_runs(runs, accept_changed_code)
     started = Sweep(runs, at_once, ranks, [planned.measure, *planned.also])

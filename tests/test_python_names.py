@@ -151,6 +151,7 @@ def test_no_runs_at_a_time_and_no_ranks_are_refused(call, name):
     (lambda: fedmpi.plan("quickstart", ranks=10 ** 9), "ranks = 1000000000: give a whole number from 1 to 1,000,000"),
     (lambda: fedmpi.sweep(3), "job=3: give the path of a job file"),
     (lambda: fedmpi.sweep("digits", out=3), "out=3: give a path"),
+    (lambda: fedmpi.sweep("digits", scale=3), "scale=3: give the name of one of the job.s scales as text"),
     (lambda: fedmpi.load_result(7), "folder=7: give the folder of a run"),
     (lambda: fedmpi.load_result(None), "folder=None: give the folder of a run"),
     (lambda: fedmpi.Result(None), "folder=None: give the folder of a run")])

@@ -5,7 +5,7 @@ asks for them: the same weights, bit for bit on the same kind of machine."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -124,26 +124,31 @@ def allow_own_code(allowed: bool) -> AbstractContextManager[None]:
 def find_federation_of(path: Path, snapshot: checkpoint.Snapshot, config: Config) -> Federation:
     """Return the federation on which a checkpoint was trained. Raises BadInput if the data have changed since."""
     federation = Federation(prepare_federation(config.data, config.seed))
-    if federation.fingerprint != snapshot.federation:
-        file = config.data.file
-        source = f"data.root = {config.data.root}" if file is None else f"data.file = {file}"
-        start = f", or change to the folder in which the run was started, not {Path.cwd()}" * is_relative(file)
-        raise BadInput(f"the data have changed since {path} was written: its clients held other samples; put back what "
-                       f"{source} held then{start}")
+    refuse_other_samples(federation, snapshot.federation, config, f"{path} was written: its clients held other samples")
     return federation
 
 
+def refuse_other_samples(federation: Federation, then: str, config: Config, since: str) -> None:
+    """Raise BadInput unless the fingerprint of a federation is what it was `then`; `since` says when that was."""
+    if federation.fingerprint != then:
+        file = config.data.file
+        source = f"data.root = {config.data.root}" if file is None else f"data.file = {file}"
+        start = f", or change to the folder in which the run was started, not {Path.cwd()}" * is_relative(file)
+        raise BadInput(f"the data have changed since {since}; put back what {source} held then{start}")
+
+
 @contextmanager
-def explain_relative_paths(config: Config) -> Iterator[None]:
+def explain_relative_paths(config: Config, others: Mapping[str, str] | None = None) -> Iterator[None]:
     """Name the remedy where something is refused, and a relative path of the run leads nowhere from the current folder:
-    the run itself had another one, which it does not keep."""
+    the run itself had another one, which it does not keep. `others` are further paths that are used, by setting."""
     try:
         yield
     except BadInput as error:
         given = {"data.file": config.data.file, "data.root": config.data.root,
                  "data.partition.file": getattr(config.data.partition, "file", None),
                  "model.start": getattr(config.model, "start", None),
-                 **{f"data.{name}": getattr(config.data.source, name, None) for name in ("test_file", "tokenizer")}}
+                 **{f"data.{name}": getattr(config.data.source, name, None) for name in ("test_file", "tokenizer")},
+                 **(others or {})}
         lost = [f"{name} = {text}" for name, text in given.items() if is_relative(text) and not Path(text).exists()]
         if not lost:
             raise

@@ -1,12 +1,15 @@
 """Repeat a finished run with its own settings, to check that this machine computes the same.
 
-The digest must come out again, or at least the losses within rounding. All ranks take part, and rank 0 prints."""
+The digest must come out again and the losses with it, or at least the losses within rounding. All ranks take part, and
+rank 0 prints."""
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 from fedmpi import errors
 from fedmpi.comm.transport import Transport
+from fedmpi.commands.export import explain_relative_paths, refuse_other_samples
 from fedmpi.commands.verify import (
     DIGITS,
     compute_relative_difference,
@@ -17,10 +20,12 @@ from fedmpi.commands.verify import (
 )
 from fedmpi.config.own_parts import fingerprint_code
 from fedmpi.config.schema import resolve
+from fedmpi.data.federation import Federation, prepare_federation
 from fedmpi.errors import BadInput
 from fedmpi.json_values import JsonObject
 from fedmpi.own_code.changes import list_changes, warn_of_changes
 from fedmpi.progress import write_stdout
+from fedmpi.server.client_files import hash_client_files, list_client_files
 from fedmpi.session import run_on_all_ranks, share_text
 from fedmpi.storage import run_files, run_status
 from fedmpi.text import format_pairs
@@ -30,7 +35,8 @@ RERUN_ROUNDING = 1e-3
 
 
 def rerun_command(run: Path, folder: str, add: bool) -> int:
-    """Repeat a run on all ranks. Returns 0 if its digest comes out or its losses agree within rounding, else 1."""
+    """Repeat a run on all ranks. Returns 0 if its losses agree within rounding, or its digest comes out and there are
+    no losses to compare, else 1."""
     return run_on_all_ranks(lambda world: rerun(world, run, folder, add))
 
 
@@ -38,7 +44,8 @@ def rerun(world: Transport, run: Path, folder: str, add: bool = False) -> int:
     """Repeat a run and print how the repetition compares with it; return the exit code.
 
     Raises:
-        BadInput: if the run is not finished, or if `add` asks to publish it."""
+        BadInput: if the run is not finished, if its data have changed since or cannot be read, or if `add` asks to
+            publish it."""
     if add:
         raise BadInput("--add publishes what fedmpi verify runs by itself, not RUN; leave out one of them")
     settings, digest, there = read_finished_run(run) if world.rank == 0 else ({}, "", [])
@@ -46,14 +53,14 @@ def rerun(world: Transport, run: Path, folder: str, add: bool = False) -> int:
         write_stdout(f"warning: {said}; what follows compares this code with that of then\n")
     refuse_others(world, describe_environment())
     with make_workplace(world, folder, settings) as place:
+        if world.rank == 0:
+            refuse_changed_inputs(run, place)
         here = perform(world, place, "again", [])
         lines = run_status.list_evaluated(run_status.read_metrics(place / "again")) if world.rank == 0 else []
     code = errors.FINISHED
     if world.rank == 0:
         write_stdout(f"{format_pairs([('there', f'{digest}, {run}'), ('here', here.digest)])}\n\n")
-        said = "the same digest: this machine computes the run bit for bit"
-        if here.digest != digest:
-            said, code = compare_losses(there, lines)
+        said, code = (compare_losses if here.digest != digest else judge_evaluation)(there, lines)
         write_stdout(f"{said}\n")
     return int(share_text(world, str(code)))
 
@@ -75,21 +82,63 @@ def read_finished_run(run: Path) -> tuple[JsonObject, str, list[JsonObject]]:
             found.result["digest"][:DIGITS], found.evaluated)
 
 
+def refuse_changed_inputs(run: Path, place: Path) -> None:
+    """Refuse to repeat a run on other samples, or with another file of who takes part: that would say nothing of this
+    machine. `place` holds the settings of the repetition, which finds there the federation that is made here.
+
+    Raises:
+        BadInput: if they have changed since, or cannot be read."""
+    result = run_status.read_outcome(run).result or {}
+    config = resolve(run_status.read_settings(place))
+    files = list_client_files(config)
+    with explain_relative_paths(config, files):
+        federation = Federation(prepare_federation(config.data, config.seed))
+        now = hash_client_files(config)
+    # runs of older versions may lack both
+    if isinstance(samples := result.get("federation"), str):
+        refuse_other_samples(federation, samples, config, f"{run} was finished (or what reads and divides them): its "
+                             "clients held other samples, so a repetition says nothing of this machine")
+    then = result.get("files")
+    for name in files:
+        if isinstance(then, dict) and now[name] != then.get(name, now[name]):
+            raise BadInput(f"{name} = {files[name]} has changed since {run} was finished; put back what it was")
+
+
 def find_code_changes(run: Path) -> list[str]:
     """Return a line that names the files of the run's own code that were changed since, if there are any."""
     result = run_status.read_outcome(run).result or {}
     then = result.get("own_code")
     if not isinstance(then, dict):
         return []
-    now = fingerprint_code(resolve(run_status.read_settings(run)))
+    config = resolve(run_status.read_settings(run))
+    with explain_relative_paths(config):
+        now = fingerprint_code(config)
     return warn_of_changes(list_changes(then, now, int(result["rounds"])), f"{run} was finished")
 
 
-def compare_losses(there: list[JsonObject], here: list[JsonObject]) -> tuple[str, int]:
-    """Compare the losses of two runs round by round; return what to tell the user, and the exit code."""
+def judge_evaluation(there: list[JsonObject], here: list[JsonObject]) -> tuple[str, int]:
+    """Compare the losses of two runs of the same digest; return what to tell the user, and the exit code. The digest is
+    of the final states, and a loss is what an evaluation found."""
+    off = compute_loss_differences(there, here)
+    wrong = [t for t, value in off.items() if value > RERUN_ROUNDING]
+    if wrong:
+        return (f"WRONG: the same digest, but in round {wrong[0]} the losses are {off[wrong[0]]:.0e} apart: the "
+                "evaluation differs, by its settings, its code or a library", errors.FAILED)
+    return "the same digest: this machine computes the run bit for bit", errors.FINISHED
+
+
+def compute_loss_differences(there: list[JsonObject], here: list[JsonObject]) -> dict[int, float]:
+    """Return the relative differences of the losses of two runs, by round; rounds in which the first one has no finite
+    loss are left out."""
     losses = {line["round"]: line["loss"] for line in here}
-    common = [line for line in there if line["round"] in losses and line.get("loss") is not None]
-    off = {line["round"]: compute_relative_difference(line["loss"], losses[line["round"]]) for line in common}
+    return {line["round"]: compute_relative_difference(line["loss"], losses[line["round"]]) for line in there
+            if line["round"] in losses and line.get("loss") is not None and math.isfinite(line["loss"])}
+
+
+def compare_losses(there: list[JsonObject], here: list[JsonObject]) -> tuple[str, int]:
+    """Compare the losses of two runs of unlike digests round by round; return what to tell the user, and the exit
+    code."""
+    off = compute_loss_differences(there, here)
     if not off:
         return "another digest, and metrics.jsonl of the run has no losses to compare", errors.FAILED
     wrong = [t for t, value in off.items() if value > RERUN_ROUNDING]

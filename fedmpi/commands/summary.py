@@ -6,6 +6,7 @@ from pathlib import Path
 
 from fedmpi.errors import BadInput
 from fedmpi.storage import run_files, run_status
+from fedmpi.storage.job_log import is_job_log
 from fedmpi.text import format_columns
 
 # text files that no job has printed
@@ -14,7 +15,8 @@ OTHER_LOGS = (run_files.LOG, "summary.txt")
 
 def summarise_runs(folder: str | Path) -> str:
     """Return a table of the runs below a folder, and a line that counts them. Raises BadInput if there is none."""
-    logs = sorted((path for path in Path(folder).rglob("*.txt") if path.name not in OTHER_LOGS), key=make_natural_key)
+    logs = sorted((path for path in Path(folder).rglob("*.txt") if path.name not in OTHER_LOGS
+                   and (is_job_log(path) or path.with_suffix("").is_dir())), key=make_natural_key)
     if not logs:
         raise BadInput(f"{folder}: there is no run of a job array or a sweep here that has started; give the folder "
                        "that holds its runs and what they printed: 0.txt, 1.txt, ... (squeue shows those that still "

@@ -166,11 +166,14 @@ def make_workplace(world: Transport, folder: str, config: JsonObject) -> Iterato
 
 
 def perform(world: Transport, place: Path, name: str, words: list[str]) -> FinalValues:
-    """Run with some settings; return what comes out at rank 0. Raises FedmpiError where a run fails."""
+    """Run with some settings; return what comes out at rank 0. Raises FedmpiError where a run fails, and BadInput where
+    it is refused."""
     config, out = str(place / "config.yaml"), str(place / name)
     # Nobody asked for what the runs print.
     with redirect_stdout(io.StringIO()):
         code = (serve_as_worker if world.rank else lead_command)(world, RunRequest(config, words, out), RankContext())
+    if code == errors.BAD_INPUT:
+        raise BadInput(f"run {name} of the verification was refused; what to do about it stands above")
     if code:
         raise FedmpiError(f"run {name} of the verification ended with {code}; what it said stands above")
     if world.rank:

@@ -7,11 +7,9 @@ from pathlib import Path
 from fedmpi.commands.status import find_runs
 from fedmpi.errors import BadInput
 from fedmpi.report import gpu_day, gpu_tables, results, write
+from fedmpi.report.results import MOST_NAMED
 from fedmpi.shipped import is_job_file, refuse_job_options
 from fedmpi.storage.run_status import STATES, read_settings
-
-# Folders that are left out and named.
-MOST_NAMED = 5
 
 
 def report_paths(paths: list[str], scale: str | None, out: str | None, to: str | None, for_print: bool,
@@ -43,7 +41,8 @@ def report_paths(paths: list[str], scale: str | None, out: str | None, to: str |
         remedy, folder = f"`{shown.command}` makes them", Path(to) if to else runs[0].folder.parents[2] / "report"
     else:
         folders, left_out = list_given_runs(paths)
-        words, shown = [*map(str, folders)], results.collect_folder_results(folders)
+        shown = results.collect_folder_results(folders)
+        words = [str(run.folder) for run in shown.runs]
         shown.command += "".join(f" --measure {shlex.quote(measure)}" for measure in measures or ())
         remedy, folder = "continue them with --resume auto", Path(to or "report")
     results.refuse_mixed_tasks(shown.runs)
@@ -51,7 +50,7 @@ def report_paths(paths: list[str], scale: str | None, out: str | None, to: str |
         shown.measures = {measure: shown.measures.get(measure, {}) for measure in measures}
     page = write.write_report(shown, folder, for_print)
     return "\n".join(filter(None, [f"report {page}", describe_unfinished(shown.runs, remedy, words),
-                                  describe_left_out(left_out)]))
+                                  describe_left_out(left_out), describe_attempts(shown.left_out)]))
 
 
 def list_given_runs(paths: list[str]) -> tuple[list[Path], list[Path]]:
@@ -74,13 +73,22 @@ def has_settings(folder: Path) -> bool:
 
 
 def describe_left_out(folders: list[Path]) -> str:
-    """Say which runs a report leaves out, "" if it has all."""
+    """Say which runs a report leaves out since their settings cannot be read, "" if there are none."""
     if not folders:
         return ""
     words = shlex.join(["fedmpi", "status", *map(str, folders[:MOST_NAMED])])
     more = f", and of {len(folders) - MOST_NAMED} more" * (len(folders) > MOST_NAMED)
     return (f"left out: {', '.join(map(str, folders[:MOST_NAMED]))}{more}, whose settings cannot be read; `{words}` "
             "says what is known of them")
+
+
+def describe_attempts(left_out: dict[Path, Path]) -> str:
+    """Say which runs a report leaves out since another one of the same settings and seed is finished, "" if none."""
+    if not left_out:
+        return ""
+    named = results.name_some([f"{folder} (for {done})" for folder, done in left_out.items()])
+    return (f"left out: {', '.join(named)}; not finished, while the runs in brackets, of the same settings and seed, "
+            "are")
 
 
 def describe_unfinished(runs: list[results.ReportRun], remedy: str, words: list[str]) -> str:

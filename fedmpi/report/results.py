@@ -34,6 +34,8 @@ ASIDE = ("seed", "engine", "evaluate.measures")
 METHOD = "method."
 # settings of the data that change no client's samples
 WHERE_DATA_LIE = ("data.root", "data.cache")
+# So many runs are named where some are refused or left out.
+MOST_NAMED = 5
 
 
 @dataclass
@@ -148,6 +150,8 @@ class Results:
     baseline: str | None = None
     # the rows that change another row and have its published numbers, and this row
     variants: dict[str, str] = field(default_factory=dict)
+    # folders of runs that are not finished and left out, and the finished run of the same settings and seed of each
+    left_out: dict[Path, Path] = field(default_factory=dict)
 
     @property
     def task(self) -> Task:
@@ -191,14 +195,26 @@ def collect_job_results(job: SweepJob, runs: list[PlannedRun], command: str) -> 
 
 def collect_folder_results(folders: list[Path]) -> Results:
     """Return the results of run folders: methods with their settings are rows, other settings that differ are columns.
+    Of runs of the same settings and seed, the one that is finished is shown, if only one is.
 
     Raises:
-        BadInput: if a folder holds no run, or two hold runs of the same settings and seed."""
+        BadInput: if a folder holds no run, or of several runs of the same settings and seed none or more than one is
+            finished."""
     several = [run_status.read_settings(folder) for folder in folders]
+    runs = place_runs(folders, several)
+    left_out = find_unfinished_attempts(runs)
+    runs = [run for run in runs if run.folder not in left_out]
+    return Results("Results of fedmpi", "fedmpi report " + shlex.join(str(run.folder) for run in runs),
+                   list(dict.fromkeys(run.row for run in runs)), list(dict.fromkeys(run.column for run in runs)),
+                   sorted({run.seed for run in runs}), runs,
+                   {measure: {} for measure in [choose_measure(runs), *list_further(runs, several)]}, left_out=left_out)
+
+
+def place_runs(folders: list[Path], several: list[JsonObject]) -> list[ReportRun]:
+    """Return the runs of folders, whose settings are `several`, in rows and columns by these settings."""
     flat = [flatten_settings(settings) for settings in several]
     differ = [name for name in run_status.find_differences(several) if not is_aside(name)]
-    runs: list[ReportRun] = []
-    taken: dict[tuple[str, str, int], Path] = {}
+    runs = []
     for folder, values in zip(folders, flat, strict=True):
         alike = [other for other in flat if other.get("method.name") == values.get("method.name")]
         own = [name for name in differ
@@ -206,15 +222,31 @@ def collect_folder_results(folders: list[Path]) -> Results:
         row = find_title(values.get("method.name", "?")) + (f" ({list_settings(values, own, METHOD)})" if own else "")
         column = list_settings(values, [name for name in differ if not name.startswith(METHOD)]) or "result"
         again = shlex.join(["fedmpi", "run", str(folder / run_files.CONFIG)])
-        run = ReportRun(row, column, values.get("seed", 0), folder, 0, again)
-        other = taken.setdefault((row, column, run.seed), folder)
-        if other != folder:
-            raise BadInput(f"{folder} and {other} are runs of the same settings and seed; give one of them")
-        runs.append(run)
-    return Results("Results of fedmpi", "fedmpi report " + shlex.join(map(str, folders)),
-                   list(dict.fromkeys(run.row for run in runs)), list(dict.fromkeys(run.column for run in runs)),
-                   sorted({run.seed for run in runs}), runs,
-                   {measure: {} for measure in [choose_measure(runs), *list_further(runs, several)]})
+        runs.append(ReportRun(row, column, values.get("seed", 0), folder, 0, again))
+    return runs
+
+
+def find_unfinished_attempts(runs: list[ReportRun]) -> dict[Path, Path]:
+    """Return the folders of runs that are not finished while one of the same row, column and seed is, and the folder of
+    the latter. Raises BadInput, which names the runs, where none or several are finished."""
+    places: dict[tuple[str, str, int], dict[Path, ReportRun]] = {}
+    for run in runs:
+        places.setdefault((run.row, run.column, run.seed), {})[run.folder] = run
+    groups = [list(group.values()) for group in places.values() if len(group) > 1]
+    finished = [[run for run in group if run.outcome.result] for group in groups]
+    unclear = [group for group, done in zip(groups, finished, strict=True) if len(done) != 1]
+    if unclear:
+        named = "; ".join(" and ".join(name_some([str(run.folder) for run in group])) for group in unclear[:MOST_NAMED])
+        more = f"; and {len(unclear) - MOST_NAMED} more such groups" * (len(unclear) > MOST_NAMED)
+        raise BadInput(f"{named}{more}: runs of the same settings and seed, of which none or several are finished; "
+                       f"give one of {'them' if len(unclear) == 1 else 'each group'}")
+    return {run.folder: done.folder for group, (done,) in zip(groups, finished, strict=True) for run in group
+            if run is not done}
+
+
+def name_some(names: list[str]) -> list[str]:
+    """Return the first names of a list, and how many more there are."""
+    return names[:MOST_NAMED] + [f"{len(names) - MOST_NAMED} more"] * (len(names) > MOST_NAMED)
 
 
 def choose_measure(runs: list[ReportRun]) -> str:

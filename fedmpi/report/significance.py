@@ -70,7 +70,7 @@ class Comparison(NamedTuple):
 
 
 class MeanRanks(NamedTuple):
-    """Mean ranks of rows over blocks, a column with a seed each; 1 is the best."""
+    """Mean ranks of rows over columns; the ranks of a column are means over its seeds. 1 is the best."""
     rows: list[str]
     means: list[float]
     # in how many columns and seeds the rows were ranked, and in how many columns
@@ -232,9 +232,10 @@ def correct_by_holm(values: Sequence[float | None]) -> list[float | None]:
 
 
 def rank_rows(results: Results) -> MeanRanks | None:
-    """Return the mean ranks of the rows by accuracy after the last round, over all columns and seeds in which every
-    row is finished; None for fewer than three rows or two such blocks. Variants of a row are left out, so that a method
-    counts once, and so are rows that are finished everywhere and have no accuracy anywhere."""
+    """Return the mean ranks of the rows by accuracy after the last round: within each column over the seeds in which
+    every row is finished, then over columns, of which each counts once; None for fewer than three rows or two such
+    pairs of a column and a seed. Variants of a row are left out, so that a method counts once, and so are rows that are
+    finished everywhere and have no accuracy anywhere."""
     from scipy.stats import rankdata
     found = {row: {column: collect_accuracies_by_seed(results, row, column) for column in results.columns}
              for row in results.rows}
@@ -247,8 +248,11 @@ def rank_rows(results: Results) -> MeanRanks | None:
         return None
     values = np.array(blocks)
     values = round_noise(values, find_typical_size(results.task, [values.ravel()]))
-    return MeanRanks(rows, rankdata(values, axis=1).mean(0).tolist(), len(blocks),
-                     len({column for column, _ in places}))
+    ranks: dict[str, list[np.ndarray]] = {}
+    for (column, _), of_block in zip(places, rankdata(values, axis=1), strict=True):
+        ranks.setdefault(column, []).append(of_block)
+    return MeanRanks(rows, np.mean([np.mean(of_column, 0) for of_column in ranks.values()], 0).tolist(), len(blocks),
+                     len(ranks))
 
 
 def tests_to_markdown(found: list[Comparison]) -> str:

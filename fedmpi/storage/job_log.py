@@ -65,6 +65,15 @@ def find_job_log(folder: Path) -> Path:
     return path.parent / f"{path.name}.txt"
 
 
+def is_job_log(path: Path) -> bool:
+    """Say whether a text file is what a job prints: a job has spoken in it, nobody has yet, or it cannot be read."""
+    try:
+        text = path.read_text(errors="replace") if path.is_file() else None
+    except OSError:
+        return True
+    return text is not None and (not text.strip() or bool(SAID.search(text)))
+
+
 def find_blame(text: str, pattern: re.Pattern[str] = RUN_SAID) -> str:
     """Return what a run, or (LAUNCHER_SAID) its launcher, said first of a failure in what a job has printed, or ""."""
     found = pattern.search(text)

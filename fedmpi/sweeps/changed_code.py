@@ -1,6 +1,6 @@
 """Finished runs of a sweep whose data were changed since, or the user's own code: they are other runs. Code that was
 changed may be accepted; other samples or another file of who takes part may not, since the runs of a table must have
-the same."""
+the same. Nor may a run whose settings cannot be read: it is not known which run it is."""
 from __future__ import annotations
 
 import json
@@ -13,7 +13,9 @@ from fedmpi.data.federation import Federation, prepare_federation
 from fedmpi.errors import BadInput
 from fedmpi.json_values import JsonObject
 from fedmpi.own_code.changes import list_changes, refuse_changes
+from fedmpi.paths import is_readable
 from fedmpi.server.client_files import hash_client_files, list_client_files
+from fedmpi.storage import run_files, run_status
 from fedmpi.sweeps.job import PlannedRun
 
 # A run, and what is in its result.json; None: it is not finished.
@@ -23,7 +25,9 @@ RunResult: TypeAlias = tuple[PlannedRun, JsonObject | None]
 def mark_runs(runs: list[PlannedRun], accept: bool) -> list[PlannedRun]:
     """Return the runs with the user's word on changed code, which those that are not finished are started with.
 
-    Raises BadInput if a finished run was made with other code, and that is not accepted."""
+    Raises BadInput if a finished run was made with other code, and that is not accepted, or on other data, or if the
+    settings of a run cannot be read."""
+    refuse_unknown_runs(runs)
     known = [(run, run.outcome().result) for run in runs]
     for run, result in [] if accept else known:
         if result and isinstance(result.get("own_code"), dict):
@@ -34,6 +38,18 @@ def mark_runs(runs: list[PlannedRun], accept: bool) -> list[PlannedRun]:
     refuse_changed_data(known)
     refuse_changed_files(known)
     return [run._replace(accept_changed_code=accept) for run in runs]
+
+
+def refuse_unknown_runs(runs: list[PlannedRun]) -> None:
+    """Raise BadInput if a folder of these runs holds a run whose settings cannot be read."""
+    for run in runs:
+        if not is_readable(run.folder) or not (run.folder / run_files.CONFIG).exists():
+            continue
+        try:
+            run_status.read_settings(run.folder)
+        except BadInput as error:
+            raise BadInput(f"{run.folder}: it is not known whether {run.name} of this job is in this folder "
+                           f"({str(error).partition(';')[0]}); look at it, or give the sweep another --out") from None
 
 
 def refuse_changed_data(outcomes: list[RunResult]) -> None:

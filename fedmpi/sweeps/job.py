@@ -195,9 +195,10 @@ def list_views(job: SweepJob) -> list[SweepJob]:
 
 
 def check_seeds(seeds: object, where: str) -> None:
-    """Raise BadInput unless `seeds` is a list of different numbers."""
-    if not isinstance(seeds, list) or not seeds or len(set(map(str, seeds))) < len(seeds):
-        raise BadInput(f"{where} = {seeds}: give different numbers, at least one")
+    """Raise BadInput unless `seeds` is a list of different whole numbers."""
+    if not (isinstance(seeds, list) and seeds and all(type(seed) is int for seed in seeds)
+            and len(set(seeds)) == len(seeds)):
+        raise BadInput(f"{where} = {seeds}: give a list of different whole numbers, at least one")
 
 
 def refuse_seeds_elsewhere(job: SweepJob) -> None:
@@ -205,7 +206,9 @@ def refuse_seeds_elsewhere(job: SweepJob) -> None:
     places = {"set": job.set, **{f"columns.{name}": given for name, given in job.columns.items()},
               **{f"rows.{name}": given for name, given in job.rows.items()},
               **{f"cells.{row}.{name}": given for row, cells in job.cells.items() for name, given in cells.items()},
-              **{f"scales.{name}": given for name, given in job.scales.items()}}
+              **{f"scales.{name}": given for name, given in job.scales.items()},
+              **{f"scales.{scale}.columns.{name}": given for scale, kept in job.scales.items()
+                 for name, given in kept.get("columns", {}).items()}}
     for where, settings in places.items():
         if isinstance(settings, dict) and "seed" in settings:
             raise BadInput(f"{where}.seed = {settings['seed']}: the seeds of a job's runs are its `seeds`; set "
@@ -220,7 +223,8 @@ def narrow_job(job: SweepJob, scale: str | None) -> SweepJob:
 
 
 def expand(job: SweepJob, path: str | Path, out: Path, scale: str | None) -> list[PlannedRun]:
-    """Return all runs of a job with their settings checked. Raises BadInput, also where a folder holds another run."""
+    """Return all runs of a job with their settings checked. Raises BadInput, also where a folder holds another run; one
+    whose settings cannot be read stops a sweep alone, see `changed_code.refuse_unknown_runs`."""
     if scale is not None and scale not in job.scales:
         raise BadInput(f"{path}: there is no scale {scale!r}; its scales: {', '.join(job.scales) or 'none'}")
     beside, by_name = Path(path).parent / job.config, find_shipped(job.config, "configs")
@@ -258,14 +262,14 @@ def expand(job: SweepJob, path: str | Path, out: Path, scale: str | None) -> lis
 
 
 def refuse_other(run: PlannedRun) -> None:
-    """Raise BadInput if the folder of a run holds a run with other settings, or with settings that cannot be read."""
+    """Raise BadInput if the folder of a run holds a run with other settings. Of settings that cannot be read that is
+    not known."""
     if not is_readable(run.folder) or not (run.folder / run_files.CONFIG).exists():
         return
     try:
         there = run_status.read_settings(run.folder)
-    except BadInput as error:
-        raise BadInput(f"{run.folder}: it is not known whether {run.name} of this job is in this folder "
-                       f"({str(error).partition(';')[0]}); look at it, or give the sweep another --out") from None
+    except BadInput:
+        return
     # Resolved again, for newer settings had their defaults; or as they are, if they name code that this run does not.
     with (suppress(BadInput, ValueError, TypeError, KeyError, AttributeError),
           registry.refuse_own_code(but=run.named_code())):

@@ -2,11 +2,13 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fedmpi.comm.transport import Solo
@@ -84,11 +86,97 @@ def test_another_digest_is_judged_by_the_losses_of_all_rounds(claimed, code, sai
     assert re.search(said, capsys.readouterr().out)
 
 
+def test_the_same_digest_with_other_losses_is_another_evaluation(edited, tmp_path, capsys):
+    """The digest is of the final states alone. A loss that is no number cannot be compared."""
+    digest = json.loads((edited / "result.json").read_text())["digest"]
+    for claimed, code, said in (
+            ({"round_3": 1.1}, 1, "WRONG: the same digest, but in round 3 the losses are 9e-02 apart: the evaluation"),
+            ({"round_3": 1 / 1.1 + 1e-4}, 0, "the same digest: this machine computes the run bit for bit"),
+            ({"round_2": math.inf}, 0, "the same digest: this machine")):
+        claim(edited, digest, **claimed)
+        assert rerun.rerun(Solo(), edited, str(tmp_path)) == code
+        assert said in capsys.readouterr().out
+
+
+@pytest.fixture
+def own(tmp_path, cache, monkeypatch):
+    """The folder of a finished run whose data, and who takes part, are in files that it names by relative paths."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    rng = np.random.default_rng(1)
+    save_data(x_train=rng.random((90, 6), np.float32), y_train=np.arange(90) % 3,
+              x_test=rng.random((30, 6), np.float32), y_test=np.arange(30) % 3)
+    Path("away.csv").write_text("client,begin,end\n0,1,9\n1,1,9\n2,1,1\n")
+    config = {"rounds": 2, "data": {"name": "arrays", "file": "mine.npz", "clients": 3, "cache": str(cache)},
+              "model": {"name": "mlp", "hidden": 4}, "availability": {"unit": "rounds", "file": "away.csv"}}
+    Path("c.yaml").write_text(json.dumps(config))
+    assert run_alone("c.yaml", [], str(tmp_path / "own")) == 0
+    return tmp_path / "own"
+
+
+def save_data(**changed):
+    """Write mine.npz with these arrays, and with those that it had."""
+    held = dict(np.load("mine.npz")) if Path("mine.npz").exists() else {}
+    np.savez("mine.npz", **(held | changed))
+
+
+def test_a_run_on_data_that_were_changed_since_is_not_repeated(own, tmp_path, capsys):
+    """One test target: the final states, and so the digest, are the same."""
+    (place := tmp_path / "place").mkdir()
+    assert rerun.rerun(Solo(), own, str(place)) == 0
+    assert "the same digest: this machine" in capsys.readouterr().out
+    then = np.load("mine.npz")["y_test"]
+    save_data(y_test=np.r_[(then[0] + 1) % 3, then[1:]])
+    with pytest.raises(BadInput) as caught:
+        rerun.rerun(Solo(), own, str(place))
+    assert str(caught.value) == (
+        f"the data have changed since {own} was finished (or what reads and divides them): its clients held other "
+        "samples, so a repetition says nothing of this machine; put back what data.file = mine.npz held then, or "
+        f"change to the folder in which the run was started, not {Path.cwd()}")
+    save_data(y_test=then)
+    Path("away.csv").write_text(Path("away.csv").read_text() + "\n")
+    with pytest.raises(BadInput, match=f"^availability.file = away.csv has changed since {own} was finished; put back"):
+        rerun.rerun(Solo(), own, str(place))
+    # runs of older versions have neither
+    result = json.loads((own / "result.json").read_text())
+    (own / "result.json").write_text(json.dumps({k: v for k, v in result.items() if k not in ("federation", "files")}))
+    assert rerun.rerun(Solo(), own, str(place)) == 0 and not list(place.iterdir())
+
+
+@pytest.mark.parametrize("lost", ["data.file = mine.npz", "availability.file = away.csv", "model.start = w.h5"])
+def test_from_another_folder_the_remedy_is_to_change_to_that_of_the_run(own, tmp_path, monkeypatch, lost):
+    (elsewhere := tmp_path / "elsewhere").mkdir()
+    if "start" in lost:
+        shutil.copy(own / "checkpoints" / "round-000002.h5", "w.h5")
+        own = tmp_path / "started"
+        assert run_alone("c.yaml", ["model.start=w.h5"], str(own)) == 0
+    if "mine" not in lost:
+        shutil.copy("mine.npz", elsewhere)
+    monkeypatch.chdir(elsewhere)
+    with pytest.raises(BadInput) as caught:
+        rerun.rerun(Solo(), own, ".")
+    assert str(caught.value) == (
+        f"{lost}: not found from {elsewhere}, for the run has this path from the folder in which it was started; "
+        "change to that folder (in Python by os.chdir) and try again")
+    monkeypatch.chdir(tmp_path / "here")
+    assert rerun.rerun(Solo(), own, "..") == 0
+
+
+def test_a_repetition_that_is_refused_is_bad_input(edited, tmp_path, capfd):
+    given = run_status.read_settings(edited)
+    (edited / "config.yaml").write_text(json.dumps(given | {"server": given["server"] | {"aggregation": "median"}}))
+    with pytest.raises(BadInput, match="run again of the verification was refused; what to do about it stands above"):
+        rerun.rerun(Solo(), edited, str(tmp_path))
+    assert "fedmpi: server.aggregation = median" in capfd.readouterr().err
+
+
 def test_a_run_without_settings_of_its_data_is_compared_or_refused(edited, tmp_path, monkeypatch):
     given, seen = run_status.read_settings(edited), []
     monkeypatch.setattr(rerun, "perform", lambda world, place, name, words: seen.append(
         json.loads((place / "config.yaml").read_text())) or sys.exit(9))
     (edited / "config.yaml").write_text(json.dumps({name: given[name] for name in given if name != "data"}))
+    result = json.loads((edited / "result.json").read_text())
+    (edited / "result.json").write_text(json.dumps({name: result[name] for name in result if name != "federation"}))
     with pytest.raises(SystemExit):
         rerun.rerun(Solo(), edited, str(tmp_path))
     assert list(seen[0]["data"]) == ["cache"] and seen[0]["seed"] == given["seed"]

@@ -52,6 +52,29 @@ def test_runs_in_folders_of_their_own_and_nothing_that_is_no_job(tmp_path, monke
                         "b/x/seed-10 waiting 0", "1 unfinished, 2 waiting"]
 
 
+def test_texts_of_the_user_are_no_runs(tmp_path, monkeypatch):
+    """One in which no job has spoken is a run's if its folder is there, and one that cannot be read may be."""
+    monkeypatch.setenv("COLUMNS", "160")
+    for name in ("notes", "requirements", "1", "2"):
+        (tmp_path / f"{name}.txt").write_text("the job 3 of 4: none\n")
+    (tmp_path / "folder.txt").mkdir()
+    with pytest.raises(BadInput, match="no run of a job array or a sweep here"):
+        summarise_runs(tmp_path)
+    (tmp_path / "2").mkdir()
+    (tmp_path / "3.txt").write_text("module loaded\n" + START.replace("{0}", "3"))
+    (tmp_path / "4.txt").write_text("closed")
+    read_text = Path.read_text
+
+    def refuse(path, **how):
+        if path.name == "4.txt":
+            raise PermissionError(13, "Permission denied")
+        return read_text(path, **how)
+    monkeypatch.setattr(Path, "read_text", refuse)
+    rows = [" ".join(line.split()) for line in summarise_runs(tmp_path).splitlines()[2:]]
+    assert rows == ["2 waiting 0", "3 unfinished 1 seed=3 start 1 on n1: configs/x.yaml seed=3",
+                    f"4 waiting 0 {tmp_path}/4.txt cannot be read: Permission denied", "1 unfinished, 2 waiting"]
+
+
 def test_digits_that_are_no_numbers_are_sorted_as_text():
     """Python calls a superscript two a digit, and int() refuses it."""
     assert sorted(map(Path, ("10²", "9²", "²")), key=make_natural_key) == [*map(Path, ("9²", "10²", "²"))]

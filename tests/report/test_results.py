@@ -93,7 +93,7 @@ def test_settings_that_change_no_result_are_no_columns(tmp_path, name, first, se
     found = collect_folder_results(folders)
     assert (found.rows, found.columns, found.seeds) == (["FedAvg"], ["result"], [3, 8])
     folders.append(made.run(tmp_path / "2", {"seed": 8, "method": {"name": "fedavg"}, name: second}))
-    with pytest.raises(BadInput, match="2 and .*8 are runs of the same settings and seed; give one of them"):
+    with pytest.raises(BadInput, match="8 and .*2: runs of the same settings and seed, .*; give one of them"):
         collect_folder_results(folders)
 
 
@@ -188,6 +188,37 @@ def test_a_start_that_left_no_settings_is_named_and_left_out(tmp_path, monkeypat
     for given in ("runs/b2", "runs/b0"):
         with pytest.raises(BadInput, match=f"^{given} is not the folder of a run"):
             report_paths([given], None, None, "report", False)
+
+
+def test_an_attempt_that_is_not_finished_is_left_out_for_one_that_is(tmp_path, monkeypatch):
+    """Such as the first start of a command without --out, which was killed and given again."""
+    monkeypatch.chdir(tmp_path)
+    done = {"accuracy_mean": .5, "rounds": 1}
+    for name, seed, result in (("q-001", 0, None), ("q-002", 0, done), ("q-003", 1, done), ("q-004", 0, None),
+                               ("q-005", 2, None)):
+        made.run(Path("runs") / name, settings={"seed": seed}, result=result)
+    found = collect_folder_results(list_given_runs(["runs"])[0])
+    assert [run.folder.name for run in found.runs] == ["q-002", "q-003", "q-005"] and found.seeds == [0, 1, 2]
+    assert found.command == "fedmpi report runs/q-002 runs/q-003 runs/q-005"
+    said = report_paths(["runs"], None, None, "report", False).splitlines()
+    assert said[1].endswith("`fedmpi status runs/q-002 runs/q-003 runs/q-005` says how far each is")
+    assert said[2] == ("left out: runs/q-001 (for runs/q-002), runs/q-004 (for runs/q-002); not finished, while the "
+                       "runs in brackets, of the same settings and seed, are")
+
+
+def test_all_runs_of_which_it_is_unclear_which_to_show_are_named_at_once(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for seed in range(7):
+        for number in range(8 if seed == 1 else 2):
+            made.run(Path("runs") / f"{seed}-{number}", settings={"seed": seed},
+                     result={"accuracy_mean": .5, "rounds": 1} if seed == 0 else None)
+    with pytest.raises(BadInput) as caught:
+        report_paths(["runs"], None, None, "report", False)
+    many = " and ".join(f"runs/1-{number}" for number in range(5))
+    assert str(caught.value) == (
+        f"runs/0-0 and runs/0-1; {many} and 3 more; runs/2-0 and runs/2-1; runs/3-0 and runs/3-1; runs/4-0 and runs/4-1"
+        "; and 2 more such groups: runs of the same settings and seed, of which none or several are finished; give one "
+        "of each group")
 
 
 def test_a_column_names_only_settings_that_its_runs_have(tmp_path):

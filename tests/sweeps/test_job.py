@@ -40,7 +40,7 @@ def test_settings_reach_the_configuration(write, tmp_path):
 SOURCES = {
     "set": {"train.lr": .2, "train": {"steps": 4}}, "scale": {"train": {"steps": 5}, "rounds": 11},
     "column": {"rounds": 12, "checkpoint": {"keep": 3}}, "row": {"checkpoint.keep": 4, "checkpoint": {"every": 5}},
-    "scale's column": {"checkpoint": {"every": 6}, "seed": 9}}
+    "scale's column": {"checkpoint": {"every": 6}}}
 
 
 def test_later_settings_win(write, tmp_path):
@@ -203,7 +203,8 @@ def test_a_run_is_finished_when_it_has_all_of_its_rounds(write, tmp_path, result
     ({"set": {"seed": 5}}, "set"), ({"columns": {"beta .3": {}, "beta 1": {"seed": 5}}}, "columns.beta 1"),
     ({"rows": {"FedAvg": {"method": "fedavg", "seed": 5}}, "published": {}}, "rows.FedAvg"),
     ({"cells": {"FedAvg": {"beta 1": {"seed": 5}}}}, "cells.FedAvg.beta 1"),
-    ({"scales": {"small": {"seed": 5}}}, "scales.small")])
+    ({"scales": {"small": {"seed": 5}}}, "scales.small"),
+    ({"scales": {"small": {"columns": {"beta 1": {"seed": 5}}}}}, "scales.small.columns.beta 1")])
 def test_a_seed_among_settings_is_refused(write, settings, where):
     """The seeds of the job would win without a word."""
     with pytest.raises(BadInput, match=rf"{where}\.seed = 5: the seeds of a job's runs are its `seeds`; set seeds: "):
@@ -249,6 +250,8 @@ def test_a_table_for_each_measure(write):
     ({"scales": {"s": {"columns": {"beta 2": {}}}}}, "scales.s.columns"),
     ({"scales": {"s": {"columns": {}}}}, "scales.s.columns = {}"),
     ({"scales": {"s": {"columns": ["beta 1"]}}}, "scales.s"), ({"scales": {"s": {"seeds": []}}}, "scales.s.seeds = []"),
+    *[({"scales": {"s": {"seeds": seeds}}}, f"scales.s.seeds = {seeds}: give a list of different whole numbers")
+      for seeds in ([{}], [1, "2"], [5, True], [1.5], [[1]], [3, 3], 4, {"a": 1})],
     ({"scales": {"s": {"columns": {"beta 1": None}}}}, "scales.s.columns = {'beta 1': None}"),
     ({"rows": {"FedAvg": [1, 2]}}, "rows.FedAvg = [1, 2]: give a method's name, or a mapping of settings"),
     ({"rows": {"FedAvg": 3}}, "rows.FedAvg = 3"), ({"also": {"f1_mean": {"FedAvg": 3}}}, "also"),

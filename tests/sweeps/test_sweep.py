@@ -23,7 +23,9 @@ from fedmpi.commands.summary import summarise_runs
 from fedmpi.config import schema
 from fedmpi.errors import BadInput
 from fedmpi.sweeps import job, local
+from fedmpi.sweeps.changed_code import mark_runs
 from tests import launch
+from tests.report import made
 from tests.runs import run_alone
 from tests.sweeps import jobs
 
@@ -108,9 +110,31 @@ def test_settings_that_cannot_be_read_are_not_said_to_be_others(tmp_path, cache,
     run.folder.mkdir(parents=True)
     (run.folder / "config.yaml").write_text(text)
     with pytest.raises(BadInput) as error:
-        job.refuse_other(run)
+        mark_runs(job.expand(job.load_job(path), path, tmp_path / "out", None), True)
     assert said.format(folder=run.folder, path=run.folder / "config.yaml") in str(error.value)
     assert len(str(error.value)) < 600
+
+
+def test_one_run_whose_settings_cannot_be_read_stops_a_sweep_alone(tmp_path, cache):
+    path = jobs.write(tmp_path, cache, rows=ROWS, columns=ONE, published={}, seeds=[0])
+    words = [path, "--out", str(tmp_path / "out")]
+    for run in job.expand(job.load_job(path), path, tmp_path / "out", None):
+        made.run(run.folder, schema.to_plain(run.settings),
+                 result={"rounds": run.settings.rounds, "accuracy_best_on_test": .5})
+    damaged = tmp_path / "out/local/one/seed-0/config.yaml"
+    damaged.write_text("{")
+    done = CliRunner().invoke(app, ["status", *words])
+    assert done.exit_code == 0 and "config.yaml cannot be read (ValueError)" in done.stdout
+    assert done.stdout.endswith("2 finished\n")
+    done = CliRunner().invoke(app, ["report", *words, "--to", str(tmp_path / "report")])
+    assert done.exit_code == 0 and "report" in done.stdout, done.stderr
+    for more in ([], ["--dry-run"], ["--accept-changed-code"]):
+        done = CliRunner().invoke(app, ["sweep", *words, *more])
+        assert done.exit_code == 2 and "it is not known whether Local / one / seed 0 of this job is in" in done.stderr
+    damaged.write_text("rounds: 7")
+    for command in ("status", "report", "sweep"):
+        done = CliRunner().invoke(app, [command, *words])
+        assert done.exit_code == 2 and "holds a run with other settings" in done.stderr
 
 
 @pytest.mark.parametrize("above", [False, True])

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-@figure_of_results("ranks", "Mean rank by {measure} after the last round, over columns and seeds in which all rows are "
-                   "finished; a bar joins rows whose difference is not significant (Nemenyi, level .05, where a column "
-                   "counts once, whatever its seeds)")
+@figure_of_results("ranks", "Mean rank by {measure} after the last round, over columns, of each the mean over the "
+                   "seeds in which all rows are finished; a bar joins rows whose difference is not significant "
+                   "(Nemenyi, level .05: a column counts once, whatever its seeds)")
 def draw_mean_ranks(results: Results) -> Figure | None:
     """Draw the critical-difference diagram of the rows."""
     ranks = rank_rows(results)
@@ -37,8 +37,8 @@ def draw_mean_ranks(results: Results) -> Figure | None:
         axes.plot([ordered[first][0], ordered[last][0]], [height, height], color="black", linewidth=2.5,
                   solid_capstyle="butt")
     told = "" if ranks.can_differ else ":\nwith so few, no difference could be significant"
-    axes.set(xlabel=f"mean rank of {ranks.blocks} columns and seeds (critical difference of "
-                    f"{count_words(ranks.columns, 'column')} {ranks.critical_difference:.2f}{told})",
+    axes.set(xlabel=f"mean rank over {count_words(ranks.columns, 'column')}, of each the mean over its seeds "
+                    f"(critical difference {ranks.critical_difference:.2f}{told})",
              xlim=(.8, len(ordered) + .2), ylim=(len(ordered) - .2 + .35 * len(bars), -.8))
     axes.set_yticks([])
     axes.grid(alpha=.3, axis="x")

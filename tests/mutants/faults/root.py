@@ -11,6 +11,7 @@ ROSTER = "fedmpi.ranks:"
 FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.python_api:is_only_begun", "[function, type(function).__call__]", "[function]"),
     ("fedmpi.python_api:is_only_begun", "inspect.isgeneratorfunction(one)", "False"),
+    ("fedmpi.python_api:sweep", "scale is None or isinstance(scale, str)", "scale is None or scale"),
     ("fedmpi.decision:accept_code", "if k not in now", "if False"),
     ("fedmpi.result:Result.refuse_continued", "now is None or", "now and"),
     ("fedmpi.result:Result.refuse_continued", 'or now["digest"] != self.digest', ""),

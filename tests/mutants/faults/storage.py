@@ -8,6 +8,8 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.storage.older_versions:", '"data.new_clients": 0, ', ""),
     ("fedmpi.storage.listing:find_saved_round", "return max(", "return min("),
     ("fedmpi.storage.no_checkpoint:refuse_older_checkpoint", 'result["rounds"] > saved', "False"),
+    ("fedmpi.storage.job_log:is_job_log", "not text.strip() or ", ""),
+    ("fedmpi.storage.job_log:is_job_log", "        return True", "        return False"),
     ("fedmpi.storage.lock:measure_silence", " if silence > -MAX_SILENCE_S else -silence", ""),
     ("fedmpi.storage.folder:RunFolder.claim", "isinstance(error, OSError) and not is_wrong_path(error)", "False"),
     # files become durable in order

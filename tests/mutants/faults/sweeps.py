@@ -23,7 +23,7 @@ FAULTS: list[tuple[str, str, str]] = [
      "of_some.get(column, {}), *of_rows,"),
     ("fedmpi.sweeps.job:expand",
      '*of_cells, {"seed": seed}]',
-     '{"seed": seed}, *of_cells]'),
+     "*of_cells]"),
     # variants of a row
     ("fedmpi.sweeps.job:expand", ".get(column, {}) for name in sources]", ".get(column, {}) for name in [row]]"),
     ("fedmpi.sweeps.job:expand", ".get(column, {}) for name in sources]",
@@ -39,6 +39,9 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.sweeps.job:refuse_other", ", SHOWN)", ")"),
     ("fedmpi.sweeps.job:flatten_to_words", 'is_one_value(f"{prefix}{key}", value)', "is_one_value(str(key), value)"),
     ("fedmpi.sweeps.job:check_job", 'scale.get("seeds", job.seeds)', "job.seeds"),
+    ("fedmpi.sweeps.job:check_seeds", "type(seed) is int", "isinstance(seed, int)"),
+    ("fedmpi.sweeps.job:check_seeds", "and all(type(seed) is int for seed in seeds)", ""),
+    ("fedmpi.sweeps.job:refuse_seeds_elsewhere", 'kept.get("columns", {}).items()', "[]"),
     ("fedmpi.sweeps.job:list_views", "published=cells", "published=job.published"),
     # runs on this machine
     ("fedmpi.sweeps.local:Sweep.conclude",
@@ -117,4 +120,5 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.sweeps.array:make_array", "all(run.settings.server", "any(run.settings.server"),
     ("fedmpi.sweeps.job:list_job_words", '*(["--out", out] if out else [])', ""),
     ("fedmpi.sweeps.array:make_array", "runs[0].folder.parents[2]", "runs[0].folder.parents[1]"),
+    ("fedmpi.sweeps.changed_code:mark_runs", "    refuse_unknown_runs(runs)\n", ""),
     ("fedmpi.sweeps.changed_code:mark_runs", "[] if accept else known", "known")]
