@@ -60,7 +60,7 @@ def rerun(world: Transport, run: Path, folder: str, add: bool = False) -> int:
     code = errors.FINISHED
     if world.rank == 0:
         write_stdout(f"{format_pairs([('there', f'{digest}, {run}'), ('here', here.digest)])}\n\n")
-        said, code = (compare_losses if here.digest != digest else judge_evaluation)(there, lines)
+        said, code = (compare_losses if here.digest != digest else compare_evaluations)(there, lines)
         write_stdout(f"{said}\n")
     return int(share_text(world, str(code)))
 
@@ -116,7 +116,7 @@ def find_code_changes(run: Path) -> list[str]:
     return warn_of_changes(list_changes(then, now, int(result["rounds"])), f"{run} was finished")
 
 
-def judge_evaluation(there: list[JsonObject], here: list[JsonObject]) -> tuple[str, int]:
+def compare_evaluations(there: list[JsonObject], here: list[JsonObject]) -> tuple[str, int]:
     """Compare the losses of two runs of the same digest; return what to tell the user, and the exit code. The digest is
     of the final states, and a loss is what an evaluation found."""
     off = compute_loss_differences(there, here)
