@@ -54,7 +54,7 @@ def test_runs_in_folders_of_their_own_and_nothing_that_is_no_job(tmp_path, monke
 
 def test_texts_of_the_user_are_no_runs(tmp_path, monkeypatch):
     """One in which no job has spoken is a run's if its folder is there, and one that cannot be read may be."""
-    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setenv("COLUMNS", "400")
     for name in ("notes", "requirements", "1", "2"):
         (tmp_path / f"{name}.txt").write_text("the job 3 of 4: none\n")
     (tmp_path / "folder.txt").mkdir()
