@@ -93,8 +93,8 @@ class CheckpointWriter:
             wait: wait until it is.
         Raises:
             StorageError: if it could not be written."""
-        if background := self.folder.end_write(wait):
-            self.note_saved(background.result(), background.seconds)
+        if written := self.folder.end_write(wait):
+            self.note_saved(*written)
 
     def note_saved(self, path: Path, seconds: float) -> None:
         """Note in the log that a checkpoint is complete, and how long it took."""

@@ -126,14 +126,16 @@ class RunFolder:
         """Note what is written while training goes on: the folder stays locked until it ends."""
         self._background = write
 
-    def end_write(self, wait: bool) -> BackgroundWrite[dict[str, np.ndarray]] | None:
-        """Return what was written meanwhile, once; None if there is nothing, or, without `wait`, if it goes on."""
+    def end_write(self, wait: bool) -> tuple[Path, float] | None:
+        """Return the path of what was written meanwhile and the seconds that this took, once; None if there is nothing,
+        or, without `wait`, if it goes on. Raises the error of the write."""
         write = self._background
         if write is None or not (wait or write.done):
             return None
-        write.wait()
-        self._background = None
-        return write
+        try:
+            return write.result(), write.seconds
+        finally:
+            self._background = None
 
     def withdraw(self) -> None:
         """Unlock the folder of a run that was refused; leave none behind that holds nothing."""

@@ -126,5 +126,5 @@ def test_a_folder_stays_locked_while_the_last_write_is_waited_for(tmp_path):
     assert folder.end_write(wait=False) is None
     threading.Timer(.05, folder.release).start()
     threading.Timer(.2, free.set).start()
-    assert folder.end_write(wait=True) is background and folder.end_write(wait=True) is None
+    assert folder.end_write(wait=True) == (Path(), background.seconds) and folder.end_write(wait=True) is None
     assert seen == [True]

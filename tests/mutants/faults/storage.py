@@ -71,8 +71,8 @@ FAULTS: list[tuple[str, str, str]] = [
     # what is told and counted
     ("fedmpi.storage.folder:RunFolder.release", "            self._background.wait()\n", "            pass\n"),
     ("fedmpi.storage.folder:RunFolder.end_write", "wait or write.done", "wait"),
-    ("fedmpi.storage.folder:RunFolder.end_write", "        write.wait()\n        self._background = None\n",
-     "        self._background = None\n        write.wait()\n"),
+    ("fedmpi.storage.folder:RunFolder.end_write", "        try:\n            return write.result(), write.seconds\n",
+     "        self._background = None\n        try:\n            return write.result(), write.seconds\n"),
     ("fedmpi.storage.background:BackgroundWrite.feed", "            self.end(None)\n", ""),
     ("fedmpi.storage.background:BackgroundWrite.result", "self.error or Abandoned()", "Abandoned()"),
     ("fedmpi.storage.folder_choice:name_next_folder", "last + 1", "len(found) + 1"),
