@@ -14,11 +14,11 @@ nox.options.sessions = ["lint", "types", "tests"]
 nox.options.default_venv_backend = "venv"
 nox.options.error_on_missing_interpreters = False      # a session whose Python is missing is skipped
 
-# The rooms whose code calls other libraries: tensors, arrays, files, MPI, figures, and the command as a whole.
+# The packages whose code calls other libraries: tensors, arrays, files, MPI, figures, and the command as a whole.
 WITH_LIBRARIES = [
-    *(f"tests/{room}" for room in ("clients", "clustering", "comm", "config", "data", "engines", "models", "report",
-                                   "storage")), "tests/test_run.py"]
-# The slow tests of these rooms are those of many methods: they call nothing of the libraries that the others do not.
+    *(f"tests/{package}" for package in ("clients", "clustering", "comm", "config", "data", "engines", "models",
+                                         "report", "storage")), "tests/test_run.py"]
+# The slow tests of these packages are those of many methods: they call nothing of the libraries that the others do not.
 WITHOUT_SLOW = ["-m", "not slow", "tests/methods", "tests/server"]
 # Let Open MPI run as root, start more ranks than there are cores and bind none to a core. Versions 4 and 5 read
 # different names.

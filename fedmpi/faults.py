@@ -24,7 +24,7 @@ class Faults:
     """Clients that fail, and updates that cannot be used."""
     title = "faults"
     bad_update: Annotated[Literal["stop", "skip"], "an update with numbers that are not finite or out of range "
-                          "(integers aside): stop ends the run, skip leaves the update out of its round"] = "stop"
+                          "(integers aside): stop ends the run, skip leaves it and its client out of a round"] = "stop"
     drop: Annotated[float, Ge(0), Lt(1), "probability that a participant is lost during a round"] = 0.
 
     def drop_participants(self, who: Participants) -> Participants:

@@ -194,11 +194,11 @@ class Method:
         return 0
 
     def describe_uncounted_steps(self, clients: int) -> str:
-        """Say which steps of so many clients only their training decides, so that no plan counts them; "" for none."""
+        """Say which steps no plan counts in a run with so many clients, in a few words; "" for none."""
         return ""
 
     def list_oddities(self, rounds: int) -> list[str]:
-        """Return warnings, one for each setting with which so many rounds are not what the method's name says."""
+        """Return warnings of settings with which a run of so many rounds is not what the method's name says."""
         return []
 
     def message_template(self) -> State:

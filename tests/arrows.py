@@ -25,7 +25,7 @@ class Tree:
 
     def __init__(self, folder: Path):
         self.files = {dotted(path.relative_to(folder.parent)): path for path in sorted(folder.rglob("*.py"))}
-        self.places = set(map(room, self.files))
+        self.places = set(map(package_of, self.files))
         self.code = {name: parsed(path.read_text()) for name, path in self.files.items()}
         self.arrows = sorted({Arrow(name, self.nearest(found)) for name in self.files for found in self.named(name)})
 
@@ -48,7 +48,7 @@ class Tree:
 
     def nearest(self, name: str) -> str:
         """Return the module of the tree that a name means or belongs to; a name from elsewhere stays as it is."""
-        while name not in self.files and name.rpartition(".")[0] and room(name) in self.places:
+        while name not in self.files and name.rpartition(".")[0] and package_of(name) in self.places:
             name = name.rpartition(".")[0]
         return name
 
@@ -59,10 +59,10 @@ class Tree:
     def climbing(self, floors: list[str]) -> list[Arrow]:
         """Return the arrows from a floor to a higher one. `floors` name modules and packages right below the root."""
         height = {name: floor for floor, names in enumerate(floors) for name in names.split()}
-        return [arrow for arrow in self.arrows if room(arrow.importer) != room(arrow.imported)
-                and height.get(room(arrow.importer), 0) <= height.get(room(arrow.imported), -1)]
+        return [arrow for arrow in self.arrows if package_of(arrow.importer) != package_of(arrow.imported)
+                and height.get(package_of(arrow.importer), 0) <= height.get(package_of(arrow.imported), -1)]
 
-    def rooms(self) -> set[str]:
+    def packages(self) -> set[str]:
         """Return the modules and packages right below the root."""
         return self.places - {place for place in self.places if "." not in place}
 
@@ -103,7 +103,7 @@ def dotted(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def room(name: str) -> str:
+def package_of(name: str) -> str:
     """Return the first two parts of a module's name."""
     return ".".join(name.split(".")[:2])
 

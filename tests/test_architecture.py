@@ -1,4 +1,4 @@
-"""The separation of the package's parts: what each room may import, and what no file may do.
+"""The separation of the package's parts: what each package may import, and what no file may do.
 
 The names of modules come from the files. Other tests plant forbidden code, and check that it is noticed."""
 from __future__ import annotations
@@ -80,7 +80,7 @@ def test_dependencies_point_one_way(tree):
 
 def test_every_part_has_its_floor(tree):
     named = " ".join(FLOORS).split()
-    assert sorted(named) == sorted(tree.rooms())
+    assert sorted(named) == sorted(tree.packages())
 
 
 def test_no_modules_import_each_other_in_a_circle(tree):
@@ -165,7 +165,7 @@ def test_a_circle_is_seen(planted):
 def test_a_part_without_a_floor_is_seen(planted, tree, tmp_path):
     (tmp_path / "fedmpi" / "attic").mkdir(parents=True)
     (tmp_path / "fedmpi" / "attic" / "box.py").write_text("import fedmpi.cli\n")
-    assert planted().rooms() - tree.rooms() == {"fedmpi.attic"}
+    assert planted().packages() - tree.packages() == {"fedmpi.attic"}
 
 
 @pytest.mark.parametrize("text", [

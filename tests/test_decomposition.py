@@ -64,9 +64,9 @@ def rounded(group, *arguments):
     return total >> 30 << 30
 
 
-def of_its_rank(group, when, for_evaluation=False, decays=True):
+def of_its_rank(group, round, for_evaluation=False, decays=True):
     """Let the draw of batches depend on what a rank hosts."""
-    local = PLAN(group, when, for_evaluation, decays)
+    local = PLAN(group, round, for_evaluation, decays)
     return local._replace(seed=local.seed + len(group.clients))
 
 

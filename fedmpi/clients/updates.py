@@ -27,7 +27,7 @@ ATTACK_STREAM = 0xA77A
 
 def alter_update(config: Config, model: Model, client: int, attacks: bool, shared: State, up: State, round: int
                  ) -> State:
-    """Return a client's update in a round as the server takes it: after an attack, and clipped."""
+    """Return what the server takes as a client's update of this round: after an attack, and clipped."""
     attack, longest = config.attack, config.server.clip_norm
     if attack is not None and attack.kind != "label_flip" and attacks:
         up = attack_update(attack, shared, up, make_generator(config.seed, round, client, ATTACK_STREAM))

@@ -113,7 +113,7 @@ class OrderPerformer:
 
     @order()
     def send_mixed_rows(self, slot: np.ndarray, ref: np.ndarray, ids: np.ndarray, coefficients: np.ndarray,
-                     shape: np.ndarray) -> None:
+                        shape: np.ndarray) -> None:
         """Send each client of `ids` its mix of rows as one field of its message.
 
         Args:

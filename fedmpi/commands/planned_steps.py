@@ -81,7 +81,7 @@ def list_planned_rounds(case: PlanCase) -> list[PlannedRounds]:
 
 
 def plan_stages(case: PlanCase) -> list[Stage]:
-    """Return the stages of a planned run, without the method's `uncounted_steps`."""
+    """Return the stages of a planned run, without the steps that the method's `describe_uncounted_steps` names."""
     found = []
     for part in list_planned_rounds(case):
         made = compute_mean_steps(case, part)

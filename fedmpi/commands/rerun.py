@@ -124,7 +124,7 @@ def compare_evaluations(there: list[JsonObject], here: list[JsonObject]) -> tupl
     if wrong:
         return (f"WRONG: the same digest, but in round {wrong[0]} the losses are {off[wrong[0]]:.0e} apart: the "
                 "evaluation differs, by its settings, its code or a library", errors.FAILED)
-    return "the same digest: this machine computes the run bit for bit", errors.FINISHED
+    return "the same digest: this machine computes the final states of the run bit for bit", errors.FINISHED
 
 
 def compute_loss_differences(there: list[JsonObject], here: list[JsonObject]) -> dict[int, float]:

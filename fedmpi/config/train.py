@@ -93,8 +93,8 @@ class Train:
                            "lower it, or raise rounds")
 
     def rate_factor(self, round: int, rounds: int) -> float:
-        """Return by what lr_decay, schedule and warm-up multiply the learning rate in a round of so many; the round
-        before the first (-1) has the rate of the first."""
+        """Return by what lr_decay, schedule and warm-up multiply the learning rate in a round, of `rounds` in all;
+        the round before the first (-1) has the rate of the first."""
         t = max(0, round)
         factor = self.lr_decay ** t
         if t < self.warm_up:

@@ -73,8 +73,7 @@ class MeanRanks(NamedTuple):
     """Mean ranks of rows over columns; the ranks of a column are means over its seeds. 1 is the best."""
     rows: list[str]
     means: list[float]
-    # in how many columns and seeds the rows were ranked, and in how many columns
-    blocks: int
+    # in how many columns the rows were ranked
     columns: int
 
     @property
@@ -251,8 +250,7 @@ def rank_rows(results: Results) -> MeanRanks | None:
     ranks: dict[str, list[np.ndarray]] = {}
     for (column, _), of_block in zip(places, rankdata(values, axis=1), strict=True):
         ranks.setdefault(column, []).append(of_block)
-    return MeanRanks(rows, np.mean([np.mean(of_column, 0) for of_column in ranks.values()], 0).tolist(), len(blocks),
-                     len(ranks))
+    return MeanRanks(rows, np.mean([np.mean(of_column, 0) for of_column in ranks.values()], 0).tolist(), len(ranks))
 
 
 def tests_to_markdown(found: list[Comparison]) -> str:

@@ -94,7 +94,7 @@ def render_page(results: Results, found: list[Described], comparisons: list[sign
     """Return the page: it loads nothing, so it can be mailed and kept."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
     environment = Environment(loader=PackageLoader("fedmpi.report", "."), autoescape=True, undefined=StrictUndefined,
-                       trim_blocks=True, lstrip_blocks=True)
+                              trim_blocks=True, lstrip_blocks=True)
     return environment.get_template("page.html").render(
         results=results, tables=found, figures=shown, version=__version__, steps_by_kind=steps_to_text,
         remarks=list_remarks(results), comparisons=comparisons, meaning=significance.explain_tests(comparisons))

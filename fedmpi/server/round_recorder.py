@@ -159,7 +159,7 @@ class RoundRecorder:
     def _add_embeddings(self) -> None:
         """Add the clients' embeddings to this round's columns."""
         rows = self.checked.embedding(make_rows(self.pool, MINE, self.pool.hosted.store.first),
-                                    make_rows(self.pool, UP, self.checked.up))
+                                      make_rows(self.pool, UP, self.checked.up))
         if rows is None:
             self.progress.note(f"round {self.state.round}: {self.checked.method.title} has no heads to embed")
         elif not len(rows.ids):

@@ -187,7 +187,8 @@ def render_script(job: JobScript) -> str:
     """Return the job script."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
     environment = Environment(loader=PackageLoader("fedmpi.slurm", ""), undefined=StrictUndefined, autoescape=False,
-                       finalize=quote_for_bash, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
+                              finalize=quote_for_bash, trim_blocks=True, lstrip_blocks=True,
+                              keep_trailing_newline=True)
     environment.filters["as_shell"] = ShellText
     kind = find_launcher_kind(job)
     remarks = {"srun": " MPICH, Intel MPI and Cray MPICH: --mpi=pmi2; Open MPI: --mpi=pmix; or the site's default.",

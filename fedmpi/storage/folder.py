@@ -118,8 +118,8 @@ class RunFolder:
 
     def release(self) -> None:
         """Unlock the folder, once nothing is written in it any more."""
-        if self._background:
-            self._background.wait()
+        if write := self._background:
+            write.wait()
         self.lock.release()
 
     def begin_write(self, write: BackgroundWrite[dict[str, np.ndarray]]) -> None:

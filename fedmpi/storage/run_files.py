@@ -1,4 +1,5 @@
-"""The names of what a run leaves in its folder. Whoever reads or writes one of these files takes its name from here.
+"""The names of what a run leaves in its folder. Code that reads or writes one of these files
+takes its name from here, but for the job script of slurm/ and the contract of methods, which look from outside.
 
 docs/file-formats.md says what each holds."""
 from __future__ import annotations

@@ -49,8 +49,8 @@ def find_equal_setting(own: Config, other: Config) -> str:
 
 
 def refuse_unknown_work(config: Config, whose: str) -> None:
-    """Raise BadInput if settings decide by time who takes part, or who makes all its steps, or if training itself
-    decides how many steps or rounds it makes: these are not counted.
+    """Raise BadInput if settings decide by time who takes part, or who makes all its steps, if training itself
+    decides how many rounds there are, or if the method makes steps that no plan counts.
 
     Args:
         whose: the row, for the message."""
@@ -68,8 +68,8 @@ def refuse_unknown_work(config: Config, whose: str) -> None:
         raise BadInput(f"equal_steps: stop is set for {whose}, so its training decides after how many rounds it ends, "
                        "and no number of steps is equal work; leave stop or equal_steps out")
     if uncounted := config.method.describe_uncounted_steps(config.data.clients - config.data.new_clients):
-        raise BadInput(f"equal_steps: {config.method.title} of {whose} makes steps that only its training decides "
-                       f"({uncounted}), so they cannot be counted before; name another row")
+        raise BadInput(f"equal_steps: {config.method.title} of {whose} makes steps that no plan counts "
+                       f"({uncounted}), so no number of steps is equal work; name another row")
 
 
 def compute_ratio(own: Config, other: Config, batches: int) -> float:

@@ -224,7 +224,7 @@ def narrow_job(job: SweepJob, scale: str | None) -> SweepJob:
 
 def expand(job: SweepJob, path: str | Path, out: Path, scale: str | None) -> list[PlannedRun]:
     """Return all runs of a job with their settings checked. Raises BadInput, also where a folder holds another run; one
-    whose settings cannot be read stops a sweep alone, see `changed_code.refuse_unknown_runs`."""
+    whose settings cannot be read stops only a sweep, see `changed_code.refuse_unknown_runs`."""
     if scale is not None and scale not in job.scales:
         raise BadInput(f"{path}: there is no scale {scale!r}; its scales: {', '.join(job.scales) or 'none'}")
     beside, by_name = Path(path).parent / job.config, find_shipped(job.config, "configs")

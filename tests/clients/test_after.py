@@ -44,7 +44,7 @@ def test_who_does_not_take_part_has_no_message_although_it_is_measured(mlp, fede
     Addressed.seen.clear()
     lab = Lab(Addressed().with_model(mlp), federation, share=.6, evaluate=Evaluate(after_training="all"))
     lab.go(2, evaluates=True)
-    assert {when for when, _ in Addressed.seen} == {0, 1} and all(message is None for _, message in Addressed.seen)
+    assert {round for round, _ in Addressed.seen} == {0, 1} and all(message is None for _, message in Addressed.seen)
 
 
 @pytest.mark.parametrize("name", marked(*NAMES))

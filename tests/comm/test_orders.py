@@ -54,8 +54,8 @@ class Hand:
     def receive_shared(self, fresh, arrays):
         self.told.append(("hear", fresh.tolist(), [np.asarray(a).tolist() for a in arrays]))
 
-    def train(self, when, ids, mine, evaluates):
-        self.told.append(("train", when, ids.tolist(), mine.tolist(), evaluates))
+    def train(self, round, ids, mine, evaluates):
+        self.told.append(("train", round, ids.tolist(), mine.tolist(), evaluates))
 
     def check_grace(self):
         """Do nothing: nobody waits for the end of the round."""
@@ -63,8 +63,8 @@ class Hand:
     def find_bad_updates(self, ids):
         return ((ids == 5) & (self.rank == 2)).astype(np.int64)
 
-    def measure_clients(self, when, clients):
-        return np.full((clients, 1, 2), 10. ** self.rank + when)
+    def measure_clients(self, round, clients):
+        return np.full((clients, 1, 2), 10. ** self.rank + round)
 
     def take_seconds(self):
         return .5, self.rank

@@ -56,7 +56,8 @@ def test_a_run_is_repeated_on_any_number_of_ranks(run, tmp_path, capsys, monkeyp
     said = capsys.readouterr().out
     digest = json.loads((run / "result.json").read_text())["digest"]
     assert re.search(rf"there +{digest[:16]}, .*run\nhere +{digest[:16]}\n", said)
-    assert "the same digest: this machine computes the run bit for bit" in said and not list(tmp_path.iterdir())
+    assert "the same digest: this machine computes the final states of the run bit for bit" in said
+    assert not list(tmp_path.iterdir())
     done = call(3, lambda: exit(rerun.rerun_command(run, str(tmp_path), False)), cwd=ROOT)
     assert done.returncode == 0 and "the same digest" in done.stdout, done.stderr
 
@@ -91,7 +92,7 @@ def test_the_same_digest_with_other_losses_is_another_evaluation(edited, tmp_pat
     digest = json.loads((edited / "result.json").read_text())["digest"]
     for claimed, code, said in (
             ({"round_3": 1.1}, 1, "WRONG: the same digest, but in round 3 the losses are 9e-02 apart: the evaluation"),
-            ({"round_3": 1 / 1.1 + 1e-4}, 0, "the same digest: this machine computes the run bit for bit"),
+            ({"round_3": 1 / 1.1 + 1e-4}, 0, "the same digest: this machine computes the final states "),
             ({"round_2": math.inf}, 0, "the same digest: this machine")):
         claim(edited, digest, **claimed)
         assert rerun.rerun(Solo(), edited, str(tmp_path)) == code

@@ -215,7 +215,7 @@ def test_the_probe_trains_each_rank_s_first_clients_twice(monkeypatch):
             return iter([1, 2])
     clock = iter((10., 20., 50., 53., 60., 60.5, 70., 77.))
     monkeypatch.setattr(engine_choice, "find_vmap_obstacle", lambda *of: None)
-    monkeypatch.setattr(engine_choice, "build_engine", lambda name, config, room: Engine())
+    monkeypatch.setattr(engine_choice, "build_engine", lambda name, config, limits: Engine())
     monkeypatch.setattr(engine_choice, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
     lab.group.method = SimpleNamespace(message_template=lambda: Sent(torch.tensor(7)), client=None)
     found = lab.group.time_engines()

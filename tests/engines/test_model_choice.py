@@ -204,7 +204,7 @@ def test_how_many_samples_each_model_passes_first(early, change, first):
 
 
 def test_a_choice_is_made_once(early, passed):
-    """To evaluates a client and to train it; not if the labels, the models or their number are others."""
+    """To evaluate a client and to train it; not if the labels, the models or their number are others."""
     bench = Bench()
     bench.shared = bench.shared + .1 * torch.randn(6, len(bench.shared), generator=torch.Generator().manual_seed(2))
 

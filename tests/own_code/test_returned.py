@@ -17,7 +17,7 @@ NOTES = '''
     def messages(self, shared, mine, who):
         return {}
 '''
-HOOKS = {"init": "(self, n)", "client": "(self, shared, mine, data)", "idle": "(self, shared, mine, data)",
+SIGNATURES = {"init": "(self, n)", "client": "(self, shared, mine, data)", "idle": "(self, shared, mine, data)",
          "server": "(self, shared, up, who)", "personal": "(self, shared, mine, data)", "traffic": "(self, shared, up)",
          "message_template": "(self)", "messages": "(self, shared, mine, who)", "with_model": "(self, model)",
          "warm_up_participants": "(self, n, seed)", "predict": "(self, w, x)", "trained": "(self, shared, mine, up)",
@@ -90,7 +90,7 @@ CASES = [
 @pytest.mark.parametrize("name, body, said", CASES)
 def test_what_a_function_returns_is_refused_before_the_first_round(attempt, place, name, body, said):  # noqa: F811
     text = START + ("    idles = True\n" if name == "idle" else NOTES if name == "messages" else "")
-    text += f"\n    def {name}{HOOKS[name]}:\n        {body}\n"
+    text += f"\n    def {name}{SIGNATURES[name]}:\n        {body}\n"
     code, words = attempt(text, f"method={MODULE}:Own")
     line = max(i for i, of in enumerate(text.splitlines(), 1) if f"def {name}(" in of)
     assert code == 2 and words.count("\n") == 1 and "Traceback" not in words, words
@@ -106,7 +106,7 @@ def test_a_method_with_stages_says_which_of_them_a_round_is_in(attempt):  # noqa
 
 def test_what_fails_at_its_first_call_is_named_as_well(attempt):  # noqa: F811
     for name, code in (("personal", 2), ("idle", 2), ("predict", 2), ("server", 1)):
-        text = f"{START}    idles = True\n    def {name}{HOOKS[name]}:\n        1 / 0\n"
+        text = f"{START}    idles = True\n    def {name}{SIGNATURES[name]}:\n        1 / 0\n"
         found, words = attempt(text, f"method={MODULE}:Own")
         assert found == code and f"{MODULE}.py:{line_of(text, '1 / 0')}: ZeroDivisionError" in words
 
@@ -123,7 +123,7 @@ def test_a_name_that_the_server_does_not_know_is_found_before_the_first_round(at
 
 @pytest.mark.parametrize("name", ["personal", "idle"])
 def test_who_does_not_train_has_no_message(attempt, name):  # noqa: F811
-    text = f"{START}    idles = True\n{NOTES}\n    def {name}{HOOKS[name]}:\n        return Mine(data.message.w)\n"
+    text = f"{START}    idles = True\n{NOTES}\n    def {name}{SIGNATURES[name]}:\n        return Mine(data.message.w)\n"
     found, words = attempt(text, f"method={MODULE}:Own")
     line = line_of(text, "data.message")
     assert found == 2 and f"{name}(): {MODULE}.py:{line}: AttributeError: 'NoneType'" in words, words
@@ -205,10 +205,10 @@ MESSAGES = """
 @pytest.mark.parametrize("engine, name, late, said", [
     *(("loop", *case) for case in LATER), *(("vmap", *case) for case in LATER if case[0] in CALLED_BY_ENGINES)])
 def test_what_a_function_returns_in_a_later_round_is_refused(attempt, place, engine, name, late, said):  # noqa: F811
-    call = f"super().{name}{HOOKS[name]}"
+    call = f"super().{name}{SIGNATURES[name]}"
     if name == "messages":
         call = "Up(mine.v.mix(np.ones((len(who.ids), len(mine.v.ids)))))"
-    text = f"{START}    idles = True\n{MESSAGES if name == 'messages' else ''}\n    def {name}{HOOKS[name]}:\n"
+    text = f"{START}    idles = True\n{MESSAGES if name == 'messages' else ''}\n    def {name}{SIGNATURES[name]}:\n"
     call = call.replace("self, ", "").replace("(self)", "()")
     text += f"        found = {call}\n        return {late} if is_late() else found\n"
     text = text.replace("@dataclass", "def is_late():\n    books = Path('run/metrics.jsonl')\n"
@@ -241,5 +241,5 @@ def test_a_rehearsal_draws_no_random_numbers(attempt, bench, place):  # noqa: F8
     torch.manual_seed(0)
     expected = torch.rand(1)
     torch.manual_seed(0)
-    text = f"{START}    def personal{HOOKS['personal']}:\n        torch.rand(9)\n        return mine.v[:1]\n"
+    text = f"{START}    def personal{SIGNATURES['personal']}:\n        torch.rand(9)\n        return mine.v[:1]\n"
     assert attempt(text, f"method={MODULE}:Own")[0] == 2 and torch.equal(torch.rand(1), expected)

@@ -151,8 +151,8 @@ def test_boxes_are_of_all_seeds_last_round_in_percent(results):
         (clusters.draw_distance, "mean distance from the cluster's mean", [1, 0.8]),
     ],
 )
-def test_clusterings_are_evaluated_by_the_mean_over_seeds(results, draw, label, values):
-    """They are not evaluated by the best seed: .3 and .5 after round 2, .4 and .9 after round 4."""
+def test_clusterings_are_shown_by_the_mean_over_seeds(results, draw, label, values):
+    """Not by the best seed: .3 and .5 after round 2, .4 and .9 after round 4."""
     axes, = draw(results, "one").axes
     line, = axes.get_lines()
     assert points(line) == [[2, 4], pytest.approx(values)] and line.get_label() == "Alpha"

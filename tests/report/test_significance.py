@@ -169,7 +169,7 @@ def test_mean_ranks_over_blocks_in_which_all_rows_are_finished(results, tmp_path
     results.columns = ["x", "y", "z"]
     ranks = rank_rows(results)
     # x and y have the order A, C, B; in z A and B share the first two places.
-    assert ranks[2:] == (3, 3) and ranks.means == pytest.approx([3.5 / 3, (3 + 3 + 1.5) / 3, (2 + 2 + 3) / 3])
+    assert ranks.columns == 3 and ranks.means == pytest.approx([3.5 / 3, (3 + 3 + 1.5) / 3, (2 + 2 + 3) / 3])
     axes, = draw_mean_ranks(results).axes
     assert {text.get_text() for text in axes.texts} == {"A (1.17)", "C (2.33)", "B (2.50)"}
     assert axes.get_xlabel() == "mean rank over 3 columns, of each the mean over its seeds (critical difference 1.91)"
@@ -188,7 +188,7 @@ def test_no_bar_joins_rows_that_no_result_could_tell_apart(results, tmp_path):
     rank_more_seeds(results, tmp_path)
     results.seeds = [0, 2]
     ranks = rank_rows(results)
-    assert ranks[2:] == (2, 1) and not ranks.can_differ and ranks.critical_difference == pytest.approx(3.314, abs=1e-3)
+    assert ranks.columns == 1 and not ranks.can_differ and ranks.critical_difference == pytest.approx(3.314, abs=1e-3)
     axes, = draw_mean_ranks(results).axes
     assert [len(line.get_xdata()) for line in axes.lines] == [1, 1, 1]
     assert "3.31:\nwith so few, no difference could be significant)" in axes.get_xlabel()
@@ -216,7 +216,7 @@ def test_a_row_without_test_samples_has_no_rank(results, tmp_path):
     results.runs += [ReportRun("D", "x", seed, made.run(tmp_path / f"none{seed}", result={"accuracy_mean": None},
                                                         history=nothing)) for seed in (0, 1)]
     ranks = rank_more_seeds(results, tmp_path, D=A * np.nan)
-    assert ranks.rows == ROWS and ranks.blocks == 3 and ranks.means == pytest.approx([1, 3, 2])
+    assert ranks.rows == ROWS and ranks.columns == 1 and ranks.means == pytest.approx([1, 3, 2])
     found = compare_column(results, "x")
     assert found.reference == "A" and [test.row for test in found.tests] == ["B", "C"]
     # A row that is not finished may still get accuracies, so there are no ranks without it.
@@ -228,7 +228,7 @@ def test_a_seed_in_which_a_row_has_no_accuracy_is_no_block(results, tmp_path):
     results.runs[2] = ReportRun("B", "x", 0, made.run(tmp_path / "none", result={"ranks": 1}, history={
         "round": [1], "accuracy": [A * np.nan]}))
     ranks = rank_more_seeds(results, tmp_path)
-    assert ranks.blocks == 2 and ranks.means == pytest.approx([1, 3, 2])
+    assert ranks.columns == 1 and ranks.means == pytest.approx([1, 3, 2])
 
 
 def test_if_no_client_has_test_samples_there_is_a_report_without_ranks(results, tmp_path):
@@ -251,7 +251,7 @@ def test_means_that_are_equal_on_paper_share_a_rank(results, tmp_path):
 @pytest.mark.parametrize("rows, q", [(3, 2.343), (4, 2.569), (10, 3.164)])
 def test_the_critical_difference_is_that_of_the_printed_table(rows, q):
     """q is as Demsar prints it for level .05 (table 5a)."""
-    ranks = MeanRanks([str(i) for i in range(rows)], [0.] * rows, 99, 14)
+    ranks = MeanRanks([str(i) for i in range(rows)], [0.] * rows, 14)
     assert ranks.critical_difference == pytest.approx(q * np.sqrt(rows * (rows + 1) / (6 * 14)), abs=2e-3)
 
 

@@ -36,7 +36,7 @@ def test_why_a_holder_counts_as_dead(monkeypatch, holder, me, silence, why, aske
     assert questions == asked
 
 
-def test_an_unknown_holder_is_evaluated_by_its_silence_alone(monkeypatch):
+def test_an_unknown_holder_is_judged_by_its_silence_alone(monkeypatch):
     monkeypatch.setattr(lock, "has_ended", None)
     assert lock.find_why_dead({}, ME, 59) is None and lock.find_why_dead({}, ME, 60) == "no sign of life for 60 s"
 

@@ -159,8 +159,8 @@ def test_a_row_of_a_job_asks_for_it(write, tmp_path):
     ({"A": "local", "B": {"method": "fedala", "equal_steps": "A"}}, "this row")])
 def test_steps_that_training_decides_are_no_equal_work(write, tmp_path, rows, whose):
     path = write(rows)
-    with pytest.raises(BadInput, match=rf"j.yaml: B / .*: equal_steps: FedALA of {whose} makes steps that only "
-                                       r"its training decides \(the further passes for W the first time, up to "):
+    with pytest.raises(BadInput, match=rf"j.yaml: B / .*: equal_steps: FedALA of {whose} makes steps that no "
+                                       r"plan counts \(the further passes for W the first time, up to "):
         job.expand(job.load_job(path), path, tmp_path / "out", None)
 
 

@@ -115,7 +115,7 @@ def test_settings_that_cannot_be_read_are_not_said_to_be_others(tmp_path, cache,
     assert len(str(error.value)) < 600
 
 
-def test_one_run_whose_settings_cannot_be_read_stops_a_sweep_alone(tmp_path, cache):
+def test_one_run_whose_settings_cannot_be_read_stops_only_a_sweep(tmp_path, cache):
     path = jobs.write(tmp_path, cache, rows=ROWS, columns=ONE, published={}, seeds=[0])
     words = [path, "--out", str(tmp_path / "out")]
     for run in job.expand(job.load_job(path), path, tmp_path / "out", None):

@@ -92,7 +92,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.report.significance:rank_rows", "np.mean([np.mean(of_column, 0) for of_column in ranks.values()], 0)",
      "np.mean(sum(ranks.values(), []), 0)"),
     ("fedmpi.report.significance:rank_rows", "np.mean(of_column, 0)", "of_column[0]"),
-    ("fedmpi.report.significance:MeanRanks.critical_difference", "6 * self.columns", "6 * self.blocks"),
+    ("fedmpi.report.significance:MeanRanks.critical_difference", "6 * self.columns", "6"),
     ("fedmpi.report.significance:explain_tests", "2 * rows / LEVEL", "2 / LEVEL"),
     ("fedmpi.report.significance:compare_column", "reference == results.baseline)", "True)"),
     ("fedmpi.report.tables:make_table", "len(found) - missing - len(values) if values",

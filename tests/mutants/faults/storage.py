@@ -69,7 +69,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.storage.lock:read_start_mark", "fields[18]", "fields[0]"),
     ("fedmpi.storage.lock:read_start_mark", 'if state in "ZX"', 'if state in "X"'),
     # what is told and counted
-    ("fedmpi.storage.folder:RunFolder.release", "            self._background.wait()\n", "            pass\n"),
+    ("fedmpi.storage.folder:RunFolder.release", "            write.wait()\n", "            pass\n"),
     ("fedmpi.storage.folder:RunFolder.end_write", "wait or write.done", "wait"),
     ("fedmpi.storage.folder:RunFolder.end_write", "        try:\n            return write.result(), write.seconds\n",
      "        self._background = None\n        try:\n            return write.result(), write.seconds\n"),
