@@ -120,9 +120,9 @@ def compare_evaluations(there: list[JsonObject], here: list[JsonObject]) -> tupl
     """Compare the losses of two runs of the same digest; return what to tell the user, and the exit code. The digest is
     of the final states, and a loss is what an evaluation found."""
     off = compute_loss_differences(there, here)
-    wrong = [t for t, value in off.items() if value > RERUN_ROUNDING]
-    if wrong:
-        return (f"WRONG: the same digest, but in round {wrong[0]} the losses are {off[wrong[0]]:.0e} apart: the "
+    wrong = find_wrong_round(off)
+    if wrong is not None:
+        return (f"WRONG: the same digest, but in round {wrong} the losses are {off[wrong]:.0e} apart: the "
                 "evaluation differs, by its settings, its code or a library", errors.FAILED)
     return "the same digest: this machine computes the final states of the run bit for bit", errors.FINISHED
 
@@ -135,18 +135,23 @@ def compute_loss_differences(there: list[JsonObject], here: list[JsonObject]) ->
             if line["round"] in losses and line.get("loss") is not None and math.isfinite(line["loss"])}
 
 
+def find_wrong_round(off: dict[int, float]) -> int | None:
+    """Return the first round whose losses are further apart than rounding explains; None if there is none."""
+    return next((t for t, value in off.items() if value > RERUN_ROUNDING), None)
+
+
 def compare_losses(there: list[JsonObject], here: list[JsonObject]) -> tuple[str, int]:
     """Compare the losses of two runs of unlike digests round by round; return what to tell the user, and the exit
     code."""
     off = compute_loss_differences(there, here)
     if not off:
         return "another digest, and metrics.jsonl of the run has no losses to compare", errors.FAILED
-    wrong = [t for t, value in off.items() if value > RERUN_ROUNDING]
-    if not wrong:
+    wrong = find_wrong_round(off)
+    if wrong is None:
         return (f"another digest, and losses that agree within rounding in {len(off)} evaluated rounds (at most "
                 f"{max(off.values()):.0e} apart): this machine is fine, it adds up in another order", errors.FINISHED)
     first = min(off)
-    why = ("settings, data or code are others than the run's" if wrong[0] == first else
+    why = ("settings, data or code are others than the run's" if wrong == first else
            f"in round {first} only {off[first]:.0e}. Either the code is another than the run's, or a choice, such as "
            "that of a cluster, turned on a last bit: compare several seeds")
-    return f"WRONG: in round {wrong[0]} the losses are {off[wrong[0]]:.0e} apart; {why}", errors.FAILED
+    return f"WRONG: in round {wrong} the losses are {off[wrong]:.0e} apart; {why}", errors.FAILED

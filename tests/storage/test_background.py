@@ -97,8 +97,10 @@ def test_a_run_that_ends_while_it_hands_over_blocks_waits_for_no_more(tmp_path):
     assert got == []
 
 
-def test_a_folder_stays_locked_until_nothing_is_written_in_it(tmp_path):
-    folder, free, seen = RunFolder.claim(tmp_path / "run", resume=False), threading.Event(), []
+def begin_held_write(place):
+    """Begin a write in a new folder that ends when `free` is set; return folder, write, `free`, and whether the folder
+    was locked then."""
+    folder, free, seen = RunFolder.claim(place / "run", resume=False), threading.Event(), []
 
     def write(blocks):
         free.wait()
@@ -107,6 +109,11 @@ def test_a_folder_stays_locked_until_nothing_is_written_in_it(tmp_path):
     background = BackgroundWrite(write, 1)
     folder.begin_write(background)
     background.feed([])
+    return folder, background, free, seen
+
+
+def test_a_folder_stays_locked_until_nothing_is_written_in_it(tmp_path):
+    folder, _, free, seen = begin_held_write(tmp_path)
     threading.Timer(.05, free.set).start()
     folder.release()
     assert seen == [True] and not folder.lock.path.exists()
@@ -114,15 +121,7 @@ def test_a_folder_stays_locked_until_nothing_is_written_in_it(tmp_path):
 
 def test_a_folder_stays_locked_while_the_last_write_is_waited_for(tmp_path):
     """The heartbeat's thread may end the run while the main thread waits for the checkpoint."""
-    folder, free, seen = RunFolder.claim(tmp_path / "run", resume=False), threading.Event(), []
-
-    def write(blocks):
-        free.wait()
-        seen.append(folder.lock.path.exists())
-        return Path()
-    background = BackgroundWrite(write, 1)
-    folder.begin_write(background)
-    background.feed([])
+    folder, background, free, seen = begin_held_write(tmp_path)
     assert folder.end_write(wait=False) is None
     threading.Timer(.05, folder.release).start()
     threading.Timer(.2, free.set).start()

@@ -73,7 +73,7 @@ FAULTS: list[tuple[str, str, str]] = [
      "compare_losses"),
     ("fedmpi.commands.rerun:refuse_changed_inputs", "now[name] != then.get(name, now[name])", "False"),
     ("fedmpi.commands.rerun:find_code_changes", "with explain_relative_paths(config):", "if config:"),
-    ("fedmpi.commands.rerun:compare_evaluations", "    if wrong:", "    if False:"),
+    ("fedmpi.commands.rerun:compare_evaluations", "    if wrong is not None:", "    if False:"),
     ("fedmpi.commands.rerun:compute_loss_differences", " and math.isfinite(line[\"loss\"])", ""),
     ("fedmpi.commands.verify:perform", "if code == errors.BAD_INPUT:", "if False:"),
     ("fedmpi.commands.export:find_personal_weights", "[client]", "[0]"),
