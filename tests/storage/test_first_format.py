@@ -98,3 +98,18 @@ def test_damage_of_a_federation_of_0_1_is_found_when_it_is_opened(old):
         return [repr(part.tolist()) for i in range(f.clients) for part in f.client(i)] + [f.label_counts.tolist()]
     refused, changed = damage_at_random(path, 40, read)
     assert 20 < refused <= changed
+
+
+@pytest.mark.parametrize("version, base", [(0, 24), (1, 28), (2, 12), (3, 12)])
+def test_a_plain_file_says_that_nothing_stands_before_it(tmp_path, version, base):
+    """HDF5's versions of the superblock have the base address in different places. A byte of it tells whether a file
+    was cut out of a longer one; the bytes before it say other things."""
+    path = tmp_path / "plain.h5"
+    for at, plain in [(None, True), (base, False), (base + 7, False), (base - 1, True)]:
+        head = bytearray(b"\x89HDF\r\n\x1a\n" + bytes([version]) + bytes(27))
+        if at is not None:
+            head[at] = 1
+        path.write_bytes(head)
+        assert is_plain_hdf5(path) is plain
+    path.write_bytes(head[:-1])
+    assert not is_plain_hdf5(path)
