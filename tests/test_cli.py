@@ -89,7 +89,7 @@ def test_lists(fed, kind):
 
 
 def test_explanations(fed):
-    assert fed("methods", "fedah").stdout.startswith("FedAH (fedah)\n\nFedAH, Pan et al., 2024: a client blends")
+    assert fed("methods", "fedah").stdout.startswith("FedAH (fedah)\n\nFedAH, Zhou et al., 2024: a client blends")
     assert json.loads(fed("models", "mlp", "--json").stdout)["settings"][0] == {
         "name": "hidden", "type": "int", "allowed": ">= 1", "default": 64, "required": False,
         "help": "width of the hidden layer"}

@@ -1,4 +1,4 @@
-"""FedAH, Pan et al., 2024: a client blends the global head into its own, element by element, before it trains.
+"""FedAH, Zhou et al., 2024: a client blends the global head into its own, element by element, before it trains.
 
 The name stands for aggregated head.
 Objective: min over the personal models of sum_i (n_i / n) f_i(phi, hhat_i), where hhat_i = h_i + (h - h_i) * W_i, and
@@ -57,7 +57,7 @@ class FedAH(Method):
     head_epochs: Annotated[PassCount, Ge(1), "epochs that train the head while phi is frozen"] = 1
 
     title = "FedAH"
-    paper = "Pan et al., 2024"
+    paper = "Zhou et al., 2024"
     judged_by = "(phi, hhat_i), mixed anew on the global model (after local training: (phi_i, h_i))"
     serves_newcomers = "the global model, its head blended with the first one (eqs. 3 and 4)"
 

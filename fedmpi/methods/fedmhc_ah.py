@@ -37,7 +37,7 @@ class FedMHCAH(FedAH):
     M: Annotated[ModelCount, "number of clusters of heads"] = 4
 
     title = "FedMHC-AH"
-    paper = "our own: Zheng et al. and Pan et al., 2024, combined"
+    paper = "our own: Zheng et al. and Zhou et al., 2024, combined"
     judged_by = "(phi, hhat_i), mixed anew with the head of the best group (after local training: (phi_i, h_i))"
     serves_newcomers = "(phi, hhat), its head the first one blended with that of the best group"
 

@@ -29,4 +29,4 @@ def show_length(length: Length | None) -> str:
     if length is None:
         return "-"
     share = 100 * length.made / length.published
-    return f"{share:{'.0f' if share >= .95 else '.1g'}} % of {length.published:,}"
+    return f"{share:{'.0f' if share >= 10 else '.2g'}} % of {length.published:,}"

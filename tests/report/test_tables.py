@@ -16,7 +16,7 @@ MARKDOWN = r"""| | one | steps | length | published | difference | two |
 |---|--:|--:|--:|--:|--:|--:|
 | Alpha | 55.00 ± 7.07 | 1,875.8 | 5 % of 80 | 80.00 ± 1.50 | -25.00 | **40.00 ± 0.00** |
 | Beta & co | **70.00** * | 400 | - | 75.00 | -5.00 | - * |
-| Gamma | 25.00 ± 7.07 | 600 | 0.3 % of 1,500 | 30.00 | -5.00 | **40.00 ± 7.07** |
+| Gamma | 25.00 ± 7.07 | 600 | 0.27 % of 1,500 | 30.00 | -5.00 | **40.00 ± 7.07** |
 
 steps: gradients behind a client's evaluated model, mean over clients; two models side by side take two
 
@@ -47,7 +47,7 @@ LATEX = r"""% \usepackage{booktabs}
 \midrule
 {}Alpha & $55.00 \pm 7.07$ & $1{,}875.8$ & 5 \% of 80 & $80.00 \pm 1.50$ & $-25.00$ & $\mathbf{40.00 \pm 0.00}$ \\
 {}Beta \& co & $\mathbf{70.00}$$^{*}$ & $400$ & -- & $75.00$ & $-5.00$ & --$^{*}$ \\
-{}Gamma & $25.00 \pm 7.07$ & $600$ & 0.3 \% of 1,500 & $30.00$ & $-5.00$ & $\mathbf{40.00 \pm 7.07}$ \\
+{}Gamma & $25.00 \pm 7.07$ & $600$ & 0.27 \% of 1,500 & $30.00$ & $-5.00$ & $\mathbf{40.00 \pm 7.07}$ \\
 \midrule
 Kendall's $\tau$ & \multicolumn{5}{c}{$0.33$} & \multicolumn{1}{c}{} \\
 \bottomrule
@@ -133,8 +133,8 @@ def test_a_column_without_published_numbers_has_one_place_in_latex(found):
 
 
 @pytest.mark.parametrize("made, published, shown", [
-    (500, 500, "100 % of 500"), (600, 500, "120 % of 500"), (19, 2000, "1 % of 2,000"), (18, 2000, "0.9 % of 2,000"),
-    (2, 5000, "0.04 % of 5,000")])
+    (500, 500, "100 % of 500"), (600, 500, "120 % of 500"), (50, 2000, "2.5 % of 2,000"), (100, 2000, "5 % of 2,000"),
+    (24, 250, "9.6 % of 250"), (99, 1000, "9.9 % of 1,000"), (100, 1000, "10 % of 1,000"), (2, 5000, "0.04 % of 5,000")])
 def test_a_length_is_a_share_of_the_published_one(made, published, shown):
     assert length.show_length(length.Length(made, published)) == shown
 

@@ -128,7 +128,7 @@ def test_the_page_shows_every_cell(page, results):
         "", "one", "two", "", "here", "steps", "length", "published", "difference", "here",
         "Alpha", "55.00 ± 7.07", "1,875.8", "5 % of 80", "80.00 ± 1.50", "-25.00", "40.00 ± 0.00",
         "Beta & co", "70.00*", "400", "-", "75.00", "-5.00", "-*",
-        "Gamma", "25.00 ± 7.07", "600", "0.3 % of 1,500", "30.00", "-5.00", "40.00 ± 7.07",
+        "Gamma", "25.00 ± 7.07", "600", "0.27 % of 1,500", "30.00", "-5.00", "40.00 ± 7.07",
         "Kendall's tau", "0.33 (3 rows)", "",
         "steps by kind", "one", "Alpha", "main 1,800, mix 75.8", "Beta & co", "main 400"]
     notes = [steps.STEPS_EXPLAINED, steps.UNCOUNTED.format("two"),
