@@ -50,6 +50,10 @@ class ClientData(Protocol):
         """The run's learning rate in this round."""
 
     @property
+    def full_lr(self) -> float:
+        """The setting train.lr, for what begins anew: the rate without lr_decay, schedule and warm-up."""
+
+    @property
     def decay(self) -> float:
         """By what lr_decay, schedule and warm-up have multiplied the rate, for rates of your own (pFedMe, CGPFL)."""
 

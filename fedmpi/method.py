@@ -84,6 +84,8 @@ class Participants:
     seed: int
     # The number of all clients, N, whether they take part or not
     clients: int = 0
+    # By what lr_decay, schedule and warm-up have multiplied the learning rate of this round
+    decay: float = 1.
     # What `log` and `log_per_client` were told, by name
     facts: dict[str, object] = field(default_factory=dict, init=False)
     each: dict[str, np.ndarray] = field(default_factory=dict, init=False)
@@ -245,10 +247,8 @@ class Method:
         return None
 
     def server(self, shared: State, up: RowsByField, who: Participants) -> State:
-        """Return the next Shared from what the participants sent.
-
-        A field that was not modified is not sent again. Modify fields with PyTorch operations, never through .numpy():
-        Tensor._version tells whether a field was modified."""
+        """Return the next Shared from what the participants sent. A field that was not modified is not sent again.
+        Modify fields by PyTorch, never through .numpy(): Tensor._version tells whether one was modified."""
         return shared
 
     def personal(self, shared: State, mine: State, data: ClientData) -> Weights:

@@ -96,6 +96,11 @@ class CheckedMethod:
             self._check_weights("trained", found)
         return found
 
+    @property
+    def may_differ_after_training(self) -> bool:
+        """Say whether the method defines `trained`, without which nothing is measured right after local training."""
+        return type(self.method).trained is not Method.trained
+
     def predict(self, w: Weights, x: Tensor) -> Tensor:
         """Return the logits (b, c) of weights."""
         found = self.method.predict(w, x)

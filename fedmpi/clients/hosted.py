@@ -171,7 +171,7 @@ class HostedClients:
                     evaluator.measure_after_training(client, mine, up)
             # who is lost or left out does what all do that do not take part, wholly
             self.portions.clear()
-            evaluates_all = evaluates and after == "all"
+            evaluates_all = evaluates and after == "all" and self.checked.may_differ_after_training
             rest = np.setdiff1d(self.clients, everybody).tolist() if self.method.idles or evaluates_all else []
             # train the others too, only to measure them; their new state is discarded
             for client, (mine, up) in self.apply(self.checked.client, rest, shared, round) if evaluates_all else ():

@@ -23,8 +23,8 @@ RunsIn = Annotated[str | None, typer.Option(help="folder of the job's runs; defa
 ReportIn = Annotated[str | None, typer.Option(help="folder to write to; default: OUT/report, or report")]
 TableMeasures = Annotated[list[str] | None, typer.Option(
     "--measure", help="what the table shows: a name in result.json, such as accuracy_worst_decile; give it again for a "
-                      "further table; default: the job's; of run folders the accuracy in the round chosen on validation "
-                      "samples, or else in the best round")]
+                      "further table; default: the job's; of run folders the accuracy in the round chosen on "
+                      "validation samples, or else in the best round")]
 PlannedRanks = Annotated[int, typer.Option(min=1, max=MOST_RANKS, help="ranks to plan, with the server's")]
 StepRate = Annotated[float | None, typer.Option(
     help="with --dry-run: steps a second of one process; default: measured here")]

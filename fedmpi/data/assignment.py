@@ -9,8 +9,9 @@ from typing import NamedTuple
 import numpy as np
 
 from fedmpi.config import schema
+from fedmpi.data.labels import list_labels
 from fedmpi.data.own_sources import require_names
-from fedmpi.data.samples import Dataset, list_labels
+from fedmpi.data.samples import Dataset
 from fedmpi.errors import BadInput
 from fedmpi.own_code.failures import blame_own_code
 from fedmpi.own_code.places import describe_definition, is_built_in

@@ -35,9 +35,10 @@ from fedmpi.data import sources
 from fedmpi.data.abandoned import read_machine_code, remove_abandoned
 from fedmpi.data.assignment import Assignment
 from fedmpi.data.first_format import FirstFormat, compute_fingerprint
+from fedmpi.data.labels import TARGET_BINS, count_labels, count_outputs, list_labels
 from fedmpi.data.loading import load_and_assign, make_replaced_error, were_files_replaced
 from fedmpi.data.own_sources import list_inputs
-from fedmpi.data.samples import TARGET_BINS, Dataset, count_labels, find_vocabulary_size, list_labels, take_rows
+from fedmpi.data.samples import Dataset, find_vocabulary_size, take_rows
 from fedmpi.errors import BadInput, StorageError
 from fedmpi.json_values import JsonObject
 from fedmpi.own_code.fingerprint import hash_own_code
@@ -258,11 +259,8 @@ def write_samples(path: Path, key: str, settings: JsonObject, pool: Dataset, dea
     order, counts, groups, group_names, new_clients, client_names = dealt
     names = {**(pool.about or {}), "client_names": client_names} if pool.about or client_names else {}
     y = take_rows(pool.y_train, pool.y_test, order)
-    targets = y.dtype.kind == "f"
-    largest = int(max(pool.y_train.max(), pool.y_test.max(initial=0)))
-    # Classes that the data set names count, also if no sample has them.
-    classes = 1 if targets else max(largest + 1, len((pool.about or {}).get("class_names") or ()))
-    labels = count_labels(list_labels(pool, y), counts, TARGET_BINS if targets else classes)
+    classes = count_outputs(pool, f"data.name = {settings['name']}")
+    labels = count_labels(list_labels(pool, y), counts, classes if y.dtype.kind == "i" else TARGET_BINS)
     edges = np.concatenate([[0], counts.sum(1).cumsum()])
     facts = {"classes": classes, "vocabulary": find_vocabulary_size(pool), "group_names": group_names,
              "settings": settings, **({"new_clients": new_clients} if new_clients else {})}

@@ -24,8 +24,6 @@ LARGEST_LABEL = 65_535
 LARGEST_INT32 = 2**31 - 1
 # Beyond so many classes, at least one in SPARSEST must occur: each takes outputs of the network and rows of tables.
 MANY_CLASSES, SPARSEST = 1000, 10
-# Targets are divided into so many bins, which serve as classes where samples are divided among clients and counted.
-TARGET_BINS = 10
 MEDMNIST = ("train_images", "train_labels", "val_images", "val_labels", "test_images", "test_labels")
 
 
@@ -262,15 +260,6 @@ def refuse_other_task(pool: Dataset, task: str, where: str) -> None:
                        "numbers are to be predicted, or store the classes as integers from 0")
 
 
-def find_bin_edges(pool: Dataset) -> np.ndarray:
-    """Return the edges (TARGET_BINS - 1,) that divide the targets of a pool into bins of equally many samples."""
-    y = np.concatenate([pool.y_train, pool.y_test])
-    return np.quantile(y, np.arange(1, TARGET_BINS) / TARGET_BINS)
-
-
-def list_labels(pool: Dataset, y: np.ndarray) -> np.ndarray:
-    """Return the classes (n,) by which samples are divided and counted: y itself, or the bins of targets y."""
-    return y if y.dtype.kind == "i" else np.searchsorted(find_bin_edges(pool), y, side="right").astype(np.int64)
 
 
 def find_vocabulary_size(pool: Dataset) -> int | None:
@@ -286,9 +275,3 @@ def take_rows(train: np.ndarray, test: np.ndarray, index: np.ndarray) -> np.ndar
     rows = np.empty((len(index), *train.shape[1:]), train.dtype)
     rows[~late], rows[late] = train[index[~late]], test[index[late] - len(train)]
     return rows
-
-
-def count_labels(y: np.ndarray, counts: np.ndarray, classes: int) -> np.ndarray:
-    """Count the samples per client, part and class, (N, 3, C), from the labels y (n,) and counts (N, 3)."""
-    part = np.repeat(np.arange(counts.size), counts.ravel())
-    return np.bincount(part * classes + y, minlength=counts.size * classes).reshape(*counts.shape, classes)

@@ -7,7 +7,8 @@ import numpy as np
 
 from fedmpi.config import schema
 from fedmpi.data.given_partitions import Natural
-from fedmpi.data.samples import Dataset, list_labels
+from fedmpi.data.labels import list_labels
+from fedmpi.data.samples import Dataset
 
 
 def thin_samples(pool: Dataset, share: float, seed: int, holders: np.ndarray | None = None) -> Dataset:

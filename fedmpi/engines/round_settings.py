@@ -39,6 +39,11 @@ class RoundSettings:
         return count_local_steps(self.local, self.n)
 
     @property
+    def full_lr(self) -> float:
+        """Return the learning rate without lr_decay, schedule and warm-up."""
+        return self.local.lr if self.local.full_lr is None else self.local.full_lr
+
+    @property
     def decay(self) -> float:
         """Return by what lr_decay, schedule and warm-up have multiplied the learning rate so far."""
         return self.local.decay

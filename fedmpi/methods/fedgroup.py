@@ -4,7 +4,7 @@ Objective: min over the groups' models of sum_g sum_{i in g} (n_i / n_g) f_i(w_g
 In a warm-up round, 20 K random clients train from the common start. k-means clusters their updates by the cosines with
 the first K singular directions of all these updates (decomposed cosine similarity, EDC). Any other client trains from
 the start too before it first takes part, and joins the group whose mean update is most like its own. A new client
-does the same.
+does the same. This training has `train.lr` as it is: a schedule might have left nothing of it.
 Departures. Updates and the groups' models are averaged with weights n_i. A client that never took part is evaluated
 with the model of the group that it would join. Groups are not averaged with each other, which is the paper's default.
 k-means has a single start; the authors' code takes the best of ten.
@@ -79,7 +79,7 @@ class FedGroup(Method):
     def join_group(self, shared: Shared, data: ClientData, group: Tensor) -> Tensor:
         """Return the group whose mean update is most like the client's own, if its `group` (0-d) is -1."""
         trial = data.with_batches(None, 0, kind="warm_up")
-        dW = trial.descend(self.model, self.model.start, where=group < 0) - self.model.start
+        dW = trial.descend(self.model, self.model.start, lr=data.full_lr, where=group < 0) - self.model.start
         norms = shared.directions.norm(dim=1)
         likeness = data.one_by_one(shared.directions.mv, dW) / norms.clamp(min=1e-30)
         return torch.where(group < 0, torch.where(norms > 0, likeness, -torch.inf).argmax(), group)
@@ -102,6 +102,7 @@ class FedGroup(Method):
     def server(self, shared: Shared, up: RowsByField, who: Participants) -> Shared:
         if who.round < 0:
             found = self.cluster_updates(up.w.gram(shared.models[0], blocks=self.model.trainable), who.seed)
+            who.log(clusters=found, k=self.K)
             models = up.w.mean_by(found, self.K, shared.models, who.sizes)
             return Shared(models, zero_statistics(models - shared.models, self.model.buffers),
                           replace_entries(torch.full_like(shared.group, -1), who.ids, found))

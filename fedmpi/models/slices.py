@@ -9,11 +9,11 @@ AVOID_STATISTICS = "use GroupNorm in place of BatchNorm (model.norm = group with
 
 
 def join_slices(slices: list[slice]) -> list[slice]:
-    """Join slices that follow one another without a gap."""
+    """Join slices, in ascending order of their starts, that touch or overlap."""
     out = slices[:1]
     for part in slices[1:]:
-        if out[-1].stop == part.start:
-            out[-1] = slice(out[-1].start, part.stop)
+        if part.start <= out[-1].stop:
+            out[-1] = slice(out[-1].start, max(out[-1].stop, part.stop))
         else:
             out.append(part)
     return out

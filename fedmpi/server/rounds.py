@@ -159,7 +159,8 @@ class Run:
         Args:
             who: the participants that are in time and not lost.
             evaluates: measure them right after their training."""
-        state, addressed = self.state, choose_addressed(self.config, self.federation.sizes, who, evaluates)
+        state = self.state
+        addressed = choose_addressed(self.config, self.checked, self.federation.sizes, who, evaluates)
         send_messages(self.pool, self.checked, state.shared, addressed)
         with check_in_round():
             refuse_wrong_log(self.checked.method, addressed, self.config.measure_names)
@@ -203,7 +204,8 @@ class Run:
             FedmpiError: if no update can be used."""
         begin = time.perf_counter()
         if (ids := self.checked.method.warm_up_participants(len(self.federation.sizes), self.config.seed)) is not None:
-            asked = Participants(ids, self.federation.sizes[ids], -1, self.config.seed, len(self.federation.sizes))
+            asked = Participants(ids, self.federation.sizes[ids], -1, self.config.seed, len(self.federation.sizes),
+                                 self.config.train.rate_factor(-1, self.config.rounds))
             traffic = self.checked.traffic(self.state.shared)
             self.state.simulated_seconds = self.client_selector.time_warm_up(asked, traffic)
             accepted = self.exchange(asked, evaluates=False)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from fedmpi.clients.checked_method import CheckedMethod
 from fedmpi.config.schema import Config
 from fedmpi.method import Participants
 
@@ -45,7 +46,7 @@ def draw_participants(config: Config, t: int, sizes: np.ndarray, available: np.n
     else:
         chosen = generator.choice(len(there), count, replace=False)
     ids = np.sort(there[chosen]).astype(np.int64)
-    return Participants(ids, sizes[ids], t, config.seed, n)
+    return Participants(ids, sizes[ids], t, config.seed, n, config.train.rate_factor(t, config.rounds))
 
 
 def draw_by_size(sizes: np.ndarray, count: int, generator: np.random.Generator) -> np.ndarray:
@@ -74,16 +75,19 @@ def choose_highest(ids: np.ndarray, losses: np.ndarray, count: int) -> np.ndarra
     return ids[np.argsort(-np.nan_to_num(losses, nan=np.inf), kind="stable")[:count]]
 
 
-def choose_addressed(config: Config, sizes: np.ndarray, who: Participants, evaluates: bool) -> Participants:
+def choose_addressed(
+    config: Config, checked: CheckedMethod, sizes: np.ndarray, who: Participants, evaluates: bool
+) -> Participants:
     """Return whom the server addresses in a round: the participants, or all clients if all are evaluated after it.
 
     Args:
+        checked: the method; who has no model to evaluate right after training trains for nothing.
         sizes: training samples of each client, (N,).
         who: the participants.
-        evaluates: clients are evaluated after this round."""
-    if not evaluates or config.evaluate.after_training != "all":
+        evaluates: clients are evaluated right after their training in this round."""
+    if not (evaluates and config.evaluate.after_training == "all" and checked.may_differ_after_training):
         return who
-    everybody = Participants(np.arange(len(sizes)), sizes, who.round, who.seed, who.clients)
+    everybody = Participants(np.arange(len(sizes)), sizes, who.round, who.seed, who.clients, who.decay)
     # The same dictionary, so that what `messages` reports belongs to the round.
     everybody.facts = who.facts
     return everybody

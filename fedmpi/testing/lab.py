@@ -71,12 +71,13 @@ class Lab:
     def choose(self, ids: np.ndarray, t: int) -> Participants:
         """Return these clients as the participants of round t."""
         sizes = self.federation.sizes
-        return Participants(ids, sizes[ids], t, self.config.seed, len(sizes))
+        return Participants(ids, sizes[ids], t, self.config.seed, len(sizes),
+                            self.config.train.rate_factor(t, self.config.rounds))
 
     def train(self, t: int, who: Participants | None = None, evaluates: bool = False) -> Participants:
         """Let the participants train; return those whose updates have arrived."""
         who = who or self.who(t)
-        told = choose_addressed(self.config, self.federation.sizes, who, evaluates)
+        told = choose_addressed(self.config, self.checked, self.federation.sizes, who, evaluates)
         send_messages(self.pool, self.checked, self.shared, told)
         return who.only(self.pool.train(t, who.ids, evaluates, self.shared))
 

@@ -38,6 +38,9 @@ class Addressed(FedAMP):
         self.seen.append((data.local.round, data.message))
         return mine
 
+    def trained(self, shared, mine, up):
+        return mine.w
+
 
 def test_who_does_not_take_part_has_no_message_although_it_is_measured(mlp, federation):
     """It has one while it is trained to be measured; what it then does for itself does not depend on that."""
@@ -45,6 +48,20 @@ def test_who_does_not_take_part_has_no_message_although_it_is_measured(mlp, fede
     lab = Lab(Addressed().with_model(mlp), federation, share=.6, evaluate=Evaluate(after_training="all"))
     lab.go(2, evaluates=True)
     assert {round for round, _ in Addressed.seen} == {0, 1} and all(message is None for _, message in Addressed.seen)
+
+
+@pytest.mark.parametrize("name, others", [("fedamp", 0), ("fedavg", 3)])
+def test_nobody_trains_to_be_measured_if_the_method_has_no_model_after_training(name, others, mlp, federation):
+    """Nor is it sent a message for that."""
+    lab = Lab(method(name, mlp), federation, share=.6, evaluate=Evaluate(after_training="all"))
+    trained, addressed = [], []
+    client, messages = lab.group.checked.client, lab.checked.messages
+    lab.group.checked.client = lambda shared, mine, data: (
+        trained.append(int(data.id)), client(shared, mine, data))[1]
+    lab.checked.messages = lambda shared, mine, who: (addressed.append(who.ids), messages(shared, mine, who))[1]
+    there = lab.round(0, evaluates=True).ids
+    assert sorted(trained)[:5 + others] == sorted({*there, *trained}) and len(trained) == 5 + others
+    assert all(ids.tolist() == there.tolist() for ids in addressed) and bool(addressed) is (name == "fedamp")
 
 
 @pytest.mark.parametrize("name", marked(*NAMES))

@@ -55,6 +55,16 @@ def test_a_share_of_the_data_set_has_all_its_classes_in_their_proportions(settin
     assert drawn[0] != drawn[1]
 
 
+def test_samples_of_a_single_class_are_refused(settings, tmp_path):
+    """A network with one output would take them for numbers to predict."""
+    file = tmp_path / "one.npz"
+    np.savez(file, x_train=np.ones((20, 3), np.float32), y_train=np.zeros(20, int))
+    with pytest.raises(BadInput, match="data.name = arrays: all samples are of class 0, so there is nothing to learn"):
+        prepare_federation(settings(name="arrays", file=str(file), clients=2, partition=Iid()), 0)
+    numbers = settings(name="arrays", file=str(file), clients=2, partition=Iid(), task="regression")
+    assert Federation(prepare_federation(numbers, 0)).classes == 1
+
+
 def test_the_official_test_part_is_merged_in(settings, tmp_path):
     x = np.arange(50, dtype=np.uint8).repeat(12).reshape(50, 2, 2, 3)
     np.savez(tmp_path / "a.npz", x_train=x[:30], y_train=np.arange(30) % 3, x_test=x[30:], y_test=np.arange(20) % 5)
@@ -123,7 +133,7 @@ def test_seed_and_settings_decide_the_contents(federation, settings, everything)
 
 
 def test_a_clients_samples_are_shuffled_before_they_are_split(federation, arrays):
-    f = federation(**arrays(np.zeros(400, int)), clients=1, partition=Told((tuple(range(400)),)))
+    f = federation(**arrays(np.arange(400) // 399), clients=1, partition=Told((tuple(range(400)),)))
     train = f.client(0).x_train[:, 0]
     assert abs(train.mean() - 200) < 30 and (np.diff(train) < 0).any()
 

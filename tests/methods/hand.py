@@ -40,8 +40,8 @@ def state(name: str, field: str = "Shared", **values):
     return cls(**{k: v if isinstance(v, torch.Tensor) else torch.tensor(v) for k, v in values.items()})
 
 
-def who(ids, sizes, t: int = 0) -> Participants:
-    return Participants(np.array(ids), np.array(sizes), t, 3)
+def who(ids, sizes, t: int = 0, decay: float = 1.) -> Participants:
+    return Participants(np.array(ids), np.array(sizes), t, 3, decay=decay)
 
 
 def up(**fields):
@@ -101,7 +101,7 @@ class Client:
 
     def __init__(self, number=0, step=0., loss=None, n=1, message=None, lr=.5):
         self.id, self.step, self.loss, self.n = torch.tensor(number), torch.as_tensor(step), loss, n
-        self.message, self.lr, self.decay, self.calls = message, lr, 1., []
+        self.message, self.lr, self.full_lr, self.decay, self.calls = message, lr, 2 * lr, .5, []
 
     def any_client(self, flag):
         return bool(flag)

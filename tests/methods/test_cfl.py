@@ -39,7 +39,8 @@ def written(ref, M, eps1, eps2, after, relative=True, rounds=ROUNDS):
                 continue
             mean = torch.stack([dW[i] for i in members]).mean(0)
             large = max(float(dW[i].norm()) for i in members)
-            split = mean.norm() < eps1 * unit and large > eps2 * unit and len(members) > 2 and t >= after
+            scale = unit * ref.lr(t) / ref.lr(0) if relative else 1.
+            split = mean.norm() < eps1 * scale and large > eps2 * scale and len(members) > 2 and t >= after
             if not split or len(models) == M:
                 models[c] = models[c] + mean
                 continue
@@ -80,13 +81,14 @@ def test_two_clients_are_not_split():
 
 
 def test_relative_thresholds_wait_for_the_first_update():
-    """They could not be set in a round in which nobody took part."""
+    """They could not be set in a round in which nobody took part. What is kept is the norm at the full rate."""
     lab = run("cfl", rounds=0, **SPLITS)
     assert lab.shared.unit == 0
-    lab.round(1)
+    facts = lab.round(1).facts
     first = lab.shared.unit.clone()
     lab.round(2)
-    assert first > 0 and lab.shared.unit == first
+    assert float(first) == pytest.approx(facts["largest_update"][0] / lab.config.train.lr_decay)
+    assert lab.shared.unit == first > 0
 
 
 def test_who_did_not_take_part_stays():
@@ -135,8 +137,7 @@ def test_two_levels_of_splits_find_the_planted_groups():
 
 @pytest.mark.parametrize("settings, clusters", [({}, 2), ({"relative": False, "eps1": .4, "eps2": 1.6}, 1)])
 def test_defaults_find_planted_groups_where_the_norms_for_emnist_never_split(settings, clusters):
-    """Only `after` is lowered; two levels also need a larger eps1, because lr falls. The measurements of each cluster
-    are reported."""
+    """Only `after` is lowered; two levels also need a larger eps1. The measurements of each cluster are reported."""
     lab = run("cfl", 1., 0, Relabelled(Even(12, 60)), after=6, **settings)
     for t in range(20):
         facts = lab.round(t).facts

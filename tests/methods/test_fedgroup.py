@@ -38,7 +38,8 @@ def written(ref, K, first):
         sent = {}
         for i in ref.who(t).ids:
             if i not in group:
-                own = ref.sgd(start, ref.batches(i, t), t) - start
+                # this training has the full rate, which is that of round 0
+                own = ref.sgd(start, ref.batches(i, t), 0) - start
                 group[i] = int(np.argmax([float(unit(own) @ unit(m)) for m in mean]))
             sent[i] = ref.sgd(models[group[i]], ref.batches(i, t), t)
         for g in range(K):
@@ -87,7 +88,7 @@ def test_groups_are_static():
 def test_a_client_that_never_took_part_is_evaluated_by_the_group_it_would_join():
     lab = run("fedgroup", rounds=1, K=2, first=2)
     (c, *_), ref = (lab.shared.group < 0).nonzero().flatten().tolist(), again(lab)
-    own = ref.sgd(ref.start, ref.batches(c, 1), 1) - ref.start
+    own = ref.sgd(ref.start, ref.batches(c, 1), 0) - ref.start
     near_to = int(np.argmax([float(unit(own) @ unit(m)) for m in lab.shared.directions]))
     near(lab.apply(lab.method.personal, [c], 1)[c], lab.shared.models[near_to])
     assert lab.shared.group[c] == -1

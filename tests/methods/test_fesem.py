@@ -136,6 +136,11 @@ def test_layers_are_named_blocks_or_all_linear_ones(mlp):
     assert method("fesem", convolutional, layers=["linear", "4.bias"]).slices[0].start == cut
     apart_ = method("fesem", mlp, layers=["fc2.bias", "fc1.bias"]).slices
     assert apart_ == [mlp.blocks["fc1.bias"], mlp.blocks["fc2.bias"]]
+    # each number counts once, also where one block lies in another
+    for layers in (["linear", "head"], ["head", "4"], ["base", "4", "linear"]):
+        parts = method("fesem", convolutional, layers=layers).slices
+        assert all(one.stop < other.start for one, other in zip(parts, parts[1:], strict=False))
+        assert parts[-1].stop == convolutional.size
     with pytest.raises(BadInput, match="method.layers: 'fc7' is not part of this model; it can be linear, or"):
         method("fesem", mlp, layers=["fc7"])
 

@@ -51,7 +51,8 @@ def test_fedgroup_founds_groups_by_direction_and_averages_by_samples():
     first = who([0, 2, 3, 4], [1, 3, 2, 6], -1)
     found = m.server(shared, up(w=[[6., 1.], [2., 1.], [1., 4.], [1., 1.5]], group=[0, 0, 0, 0]), first)
     g = int(found.group[0])
-    assert found.group.tolist() == [g, -1, g, 1 - g, 1 - g] and not first.facts
+    assert found.group.tolist() == [g, -1, g, 1 - g, 1 - g] and first.facts["k"] == 2
+    assert first.facts["clusters"].tolist() == [g, g, 1 - g, 1 - g]
     same(found.models[g], [3., 1.])
     same(found.models[1 - g], [1., 2.125])
     same(found.directions[1 - g], [0., 1.125])
@@ -84,12 +85,12 @@ def test_cosines_of_updates_follow_from_their_inner_products():
     same(cfl.cosines_from_gram(rows @ rows.T), [[1., 0., r, 0.], [0., 1., r, 0.], [r, r, 1., 0.], [0., 0., 0., 0.]])
 
 
-def parted(M=3, t=2, **settings):
+def parted(M=3, t=2, unit=0., decay=1., **settings):
     """Return the server's result if client 3 of 0, 1, 3 and 5 moves against the others."""
-    defaults, turn = {"eps1": .5, "eps2": 1.0, "after": 2, "relative": False}, who([0, 1, 3, 5], [1, 2, 3, 4], t)
+    defaults, turn = {"eps1": .5, "eps2": 1.0, "after": 2, "relative": False}, who([0, 1, 3, 5], [1, 2, 3, 4], t, decay)
     m = bare("cfl", M=M, **defaults | settings)
     dW = torch.tensor([[1., 0.], [.9, .2], [-1., 0.], [1., .1]])
-    shared = state("cfl", models=[[1., 0.]] + [[7., 7.]] * (M - 1), cluster=[0] * 6, count=1, unit=0.)
+    shared = state("cfl", models=[[1., 0.]] + [[7., 7.]] * (M - 1), cluster=[0] * 6, count=1, unit=unit)
     return m.server(shared, up(w=dW + shared.models[0], norm=dW.norm(dim=1)), turn), turn
 
 
@@ -108,6 +109,16 @@ def test_a_split_of_cfl_goes_by_client_numbers_and_moves_no_model():
         assert not plain.cluster.any() and int(plain.count) == 1
         same(plain.models[0], [1.475, .075])
         assert turn.facts["clusters"].tolist() == [0] * 4
+
+
+@pytest.mark.parametrize("unit, decay, eps1, eps2, splits", [
+    (4., 1., .5, .2, True), (4., 1., .1, .2, False), (4., 1., .5, .3, False),      # norms .48 and 1.005 in units of 4
+    (4., .25, .5, .9, True), (4., .25, .4, .9, False), (4., .25, .5, 1.1, False),      # a quarter of the rate: of 1
+    (0., .5, .5, .9, True), (0., .5, .4, .9, False)])      # the first round, in which the rate may still grow
+def test_relative_thresholds_of_cfl_go_with_the_learning_rate(unit, decay, eps1, eps2, splits):
+    found, _ = parted(unit=unit, decay=decay, relative=True, eps1=eps1, eps2=eps2)
+    assert int(found.count) == 1 + splits
+    assert float(found.unit) == pytest.approx(unit or 1.0049876 / decay)
 
 
 def test_one_cluster_of_cfl_is_split_by_its_own_updates_alone():
@@ -279,7 +290,6 @@ def test_of_lcfeds_pre_round_the_components_stay():
     same(found.images.abs(), [[1., 0.]] * 2)
     assert float(found.known) == 1 and found.Omega is shared.Omega and not turn.facts
     before = Client(0, [1., 1., 1.])
-    before.one_by_one = lambda function, *tensors: function(*tensors)
     for s, kept in ((shared, 0.), (found, 1.)):
         mine, sent = m.client(s, state("lcfed", "Mine", omega=[0., 0., 0.]), before)
         assert mine.omega.tolist() == [kept] * 3 and sent.omega.tolist() == [1.] * 3

@@ -134,7 +134,8 @@ def test_a_column_without_published_numbers_has_one_place_in_latex(found):
 
 @pytest.mark.parametrize("made, published, shown", [
     (500, 500, "100 % of 500"), (600, 500, "120 % of 500"), (50, 2000, "2.5 % of 2,000"), (100, 2000, "5 % of 2,000"),
-    (24, 250, "9.6 % of 250"), (99, 1000, "9.9 % of 1,000"), (100, 1000, "10 % of 1,000"), (2, 5000, "0.04 % of 5,000")])
+    (19, 2000, "0.95 % of 2,000"), (24, 250, "9.6 % of 250"), (99, 1000, "9.9 % of 1,000"),
+    (100, 1000, "10 % of 1,000"), (2, 5000, "0.04 % of 5,000")])
 def test_a_length_is_a_share_of_the_published_one(made, published, shown):
     assert length.show_length(length.Length(made, published)) == shown
 

@@ -183,9 +183,10 @@ def test_bytes_and_seconds_are_counted_by_round_and_in_all(averaging, clock):
 
 
 @pytest.mark.parametrize("method, entered", [
-    ("{name: fedgroup, K: 2, first: 4}", False), ("{name: fesem_cam, k: 2, warm_up: 1}", True)])
+    ("{name: lcfed, K: 2, D: 2}", False), ("{name: fedgroup, K: 2, first: 4}", True),
+    ("{name: fesem_cam, k: 2, warm_up: 1}", True)])
 def test_the_round_before_the_first_takes_its_time(averaging, clock, method, entered):
-    """FeSEM-CAM's clusters are entered as those of round 0."""
+    """Clusters of FedGroup and FeSEM-CAM are entered as those of round 0."""
     run = averaging("rounds=1", f"method={method}")
     perform, done = run.pool._perform, []
 

@@ -4,6 +4,8 @@ batches a round has. If a stream changed, every experiment would be another one.
 The literals were drawn with NumPy alone, from the generators that the docstrings name and the constants below."""
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -77,12 +79,14 @@ def test_the_number_of_participants_is_rounded_halves_to_even(n, share, count):
     assert len(drawn(0, 0, n, share).ids) == count
 
 
-@pytest.mark.parametrize("after, evaluates, everybody", [
-    ("all", True, True), ("all", False, False), ("participants", True, False), ("off", True, False)])
-def test_all_clients_are_addressed_where_all_are_evaluated_after_training(after, evaluates, everybody):
+@pytest.mark.parametrize("after, evaluates, differs, everybody", [
+    ("all", True, True, True), ("all", False, True, False), ("participants", True, True, False),
+    ("off", True, True, False), ("all", True, False, False)])
+def test_all_clients_are_addressed_where_all_are_evaluated_after_training(after, evaluates, differs, everybody):
     config = resolve({"evaluate": {"after_training": after}})
+    checked = SimpleNamespace(may_differ_after_training=differs)
     who = Participants(np.array([2, 4]), SIZES[[2, 4]], 7, 3)
-    found = choose_addressed(config, SIZES[:6], who, evaluates)
+    found = choose_addressed(config, checked, SIZES[:6], who, evaluates)
     assert found.ids.tolist() == ([0, 1, 2, 3, 4, 5] if everybody else [2, 4]) and (found.round, found.seed) == (7, 3)
     assert found.sizes.tolist() == [100 + i for i in found.ids]
 

@@ -29,6 +29,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.clients.partial_sums:PartialSums.measure_distances", "points[j]", "points[0]"),
     ("fedmpi.clients.hosted:HostedClients.train", "measure_after_training(client, mine, up)\n            # who is lost",
      "measure_after_training(client, mine, sent)\n            # who is lost"),
+    ("fedmpi.clients.hosted:HostedClients.train", " and self.checked.may_differ_after_training", ""),
     ("fedmpi.clients.hosted:HostedClients.train", "self.here), {}, {}",
      "self.here), evaluator.after_training, {}"),
     ("fedmpi.clients.hosted:HostedClients.take_seconds", 'self.seconds, {"train": 0., "evaluate": 0.}',

@@ -37,6 +37,8 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.models.parameters:shape_parameter", "(out, height, width, channels)).movedim(-1, -3)",
      "(out, channels, height, width))"),
     ("fedmpi.models.flat:Net.release", "self._work = None", "self._work = work"),
+    ("fedmpi.models.slices:join_slices", "part.start <= out[-1].stop", "part.start == out[-1].stop"),
+    ("fedmpi.models.slices:join_slices", "max(out[-1].stop, part.stop)", "part.stop"),
     ("fedmpi.models.slices:is_inside", "part.stop <= block.stop", "part.start <= block.stop"),
     ("fedmpi.models.flat:Net.behind_table", "Net(copied, [", "Net(copied) or Net(copied, ["),
     ("fedmpi.models.variational:Variational.__init__", "model.seed + CODE_SEED_OFFSET", "model.seed"),
