@@ -138,9 +138,7 @@ class HostedClients:
 
     def check_grace(self) -> None:
         """Give the round up if somebody waits too long for its end. Engines that train many clients at once ask often.
-
-        Raises:
-            GivenUp: if the run was asked to stop more than `checkpoint.grace` seconds ago."""
+        Raises GivenUp if the run was asked to stop more than `checkpoint.grace` seconds ago."""
         grace = self.config.checkpoint.grace
         if self.context.waits() > grace:
             raise GivenUp(f"asked to stop more than {grace:g} s ago (checkpoint.grace): {ROUND_GIVEN_UP}")
@@ -155,36 +153,39 @@ class HostedClients:
             evaluates: measure clients right after their training, as `evaluate.after_training` says"""
         with self.timed("train"):
             self.context.has_begun = True
-            shared, evaluator, after = self.shared, self.evaluator, self.config.evaluate.after_training
-            self.here = [int(i) for i in here]
-            self.ups, evaluator.after_training, self.largest = dict.fromkeys(self.here), {}, {}
-            for client, (mine, up) in self.apply(self.checked.client, self.here, shared, round, PARTICIPANTS):
-                sent = updates.alter_update(self.config, self.method.model, client, client in self.attackers, shared,
-                                            up, round)
-                if self.skips_bad_updates and not updates.fits_exact_sums(mine, sent):
-                    # its state stays what it was
-                    self.ups.pop(client)
-                    continue
-                self._keep(client, mine, known=self.skips_bad_updates)
-                self.ups[client] = sent
-                if evaluates and after != "off":
-                    evaluator.measure_after_training(client, mine, up)
+            evaluates = evaluates and self.checked.may_differ_after_training
+            after = self.config.evaluate.after_training if evaluates else "off"
+            self.here, absent = [*map(int, here)], np.setdiff1d(self.clients, everybody).tolist()
+            self._train_participants(round, evaluates=after != "off")
             # who is lost or left out does what all do that do not take part, wholly
             self.portions.clear()
-            evaluates_all = evaluates and after == "all" and self.checked.may_differ_after_training
-            rest = np.setdiff1d(self.clients, everybody).tolist() if self.method.idles or evaluates_all else []
-            # train the others too, only to measure them; their new state is discarded
-            for client, (mine, up) in self.apply(self.checked.client, rest, shared, round) if evaluates_all else ():
-                evaluator.measure_after_training(client, mine, up)
+            if after == "all":
+                # the others train only to be measured; their new state is discarded
+                for client, (mine, up) in self.apply(self.checked.client, absent, self.shared, round):
+                    self.evaluator.measure_after_training(client, mine, up)
             # who does not take part has none, measured or not
             self.messages.clear()
             if self.method.idles:
-                rest = sorted({*rest, *self.here} - self.ups.keys())
-                for client, mine in self.apply(self.checked.idle, rest, shared, round, OTHERS):
+                idle = sorted({*absent, *self.here} - self.ups.keys())
+                for client, mine in self.apply(self.checked.idle, idle, self.shared, round, OTHERS):
                     self._keep(client, mine)
-            evaluator.finish()
+            self.evaluator.finish()
             self._refuse_bad_states()
             wait_for_device(self.device)
+
+    def _train_participants(self, round: int, evaluates: bool) -> None:
+        self.ups, self.evaluator.after_training, self.largest = dict.fromkeys(self.here), {}, {}
+        for client, (mine, up) in self.apply(self.checked.client, self.here, self.shared, round, PARTICIPANTS):
+            sent = updates.alter_update(self.config, self.method.model, client, client in self.attackers, self.shared,
+                                        up, round)
+            if self.skips_bad_updates and not updates.fits_exact_sums(mine, sent):
+                # its state stays what it was
+                self.ups.pop(client)
+                continue
+            self._keep(client, mine, known=self.skips_bad_updates)
+            self.ups[client] = sent
+            if evaluates:
+                self.evaluator.measure_after_training(client, mine, up)
 
     def _keep(self, client: int, mine: State, known: bool = False) -> None:
         """Store a client's state. Note its largest number, unless the state is known to be usable."""
@@ -194,12 +195,10 @@ class HostedClients:
             self.largest[client] = torch.stack(largest).max()
 
     def _refuse_bad_states(self) -> None:
-        """Refuse states of which no sum could be taken: the server may never look at them.
+        """Refuse states of which no sum could be taken: the server may never look at them. Raises NotFinite, with the
+        field; `context.client` is then its client.
 
-        The numbers of all clients are read together, since each look at a number waits for the GPU.
-
-        Raises:
-            NotFinite: with the field; `context.client` is its client."""
+        The numbers of all clients are read together, since each look at a number waits for the GPU."""
         # the comparison is false for nan
         if not self.largest or (torch.stack([*self.largest.values()]) < exact.RANGE).all():
             return

@@ -163,19 +163,31 @@ def cluster_models(rows: RowsLike, squares: RowsLike, centres: Tensor, seed: tup
         founders: which rows may become such centres, (n,) bool: those of clients without a cluster."""
     origin, k, to_centres = centres.mean(0), len(centres), squares.gather().double()
     gram = rows.gram(origin, blocks=blocks)
-    centres, origin = (torch.cat([values[..., block] for block in blocks], -1) for values in (centres, origin))
-    if choose_start_centres(centres) is None:
-        return measure_clusters(kmeans(points := embed_rows(gram), k, None, seed), points)
+    counted, middle = (torch.cat([values[..., block] for block in blocks], -1) for values in (centres, origin))
+    if choose_start_centres(counted) is None:
+        points = embed_rows(gram)
+        return measure_clusters(kmeans(points, k, None, seed), points)
     if len(to_centres) < k and not keep_empty:
         return measure_clusters(Clusters(to_centres.argmin(1).numpy(), 0, k), embed_rows(gram))
-    centres = (centres - origin).double()
-    products = centres @ centres.T
-    across = (gram.diagonal()[:, None] + products.diagonal() - to_centres) / 2
-    points = embed_rows(torch.cat([torch.cat([gram, across], 1), torch.cat([across.T, products], 1)]))
-    start = points[-k:][find_first_equal(to_centres.T)]
+    points, known = embed_beside(gram, to_centres, counted - middle)
+    start = known[find_first_equal(to_centres.T)]
     if keep_empty and unused is not None:
-        start = seed_unused(points[:-k][founders], start, unused)
-    return measure_clusters(kmeans(points[:-k], k, start, seed, keep_empty=keep_empty), points[:-k])
+        start = seed_unused(points[founders], start, unused)
+    return measure_clusters(kmeans(points, k, start, seed, keep_empty=keep_empty), points)
+
+
+def embed_beside(gram: Tensor, squares: Tensor, centres: Tensor) -> tuple[Tensor, Tensor]:
+    """Return points (n, m) and (k, m) that lie to each other as long rows and the centres do: see `embed_rows`.
+
+    Args:
+        gram: the inner products of the rows, (n, n).
+        squares: their squared distances from the centres, (n, k).
+        centres: from the same origin as the rows, (k, d)."""
+    centres = centres.double()
+    products = centres @ centres.T
+    across = (gram.diagonal()[:, None] + products.diagonal() - squares) / 2
+    points = embed_rows(torch.cat([torch.cat([gram, across], 1), torch.cat([across.T, products], 1)]))
+    return points[:len(gram)], points[len(gram):]
 
 
 def choose_start_centres(centres: Tensor) -> Tensor | None:

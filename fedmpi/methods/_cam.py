@@ -127,11 +127,11 @@ class CAM(Method):
     def server(self, shared: State, up: RowsByField, who: Participants) -> State:
         new = shared if self.is_warming_up(shared) else super().server(shared, up, who)
         g = shared.g if shared.round < 0 else up.theta0.mean(who.sizes)
-        return type(shared)(*new[:len(shared) - 2], g, shared.round + 1)
+        return shared._replace(**new._asdict() | {"g": g, "round": shared.round + 1})
 
     def traffic(self, shared: State, up: State) -> tuple[int, int]:
         down, sent = super().traffic(strip_state(shared), strip_state(up))
-        return down + nbytes(shared[-2:-1]), sent + nbytes(up[-1:])
+        return down + nbytes((shared.g,)), sent + nbytes((up.theta0,))
 
     def personal(self, shared: State, mine: State, data: ClientData) -> Weights:
         """Return the weights whose logits are added up: (g,) while g is trained alone, else (g, Theta)."""

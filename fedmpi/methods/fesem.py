@@ -147,14 +147,21 @@ class FeSEM(Method):
         weight = who.sizes if self.weights == "samples" else None
         points = embed_rows(up.w.gram(beside=shared.w, blocks=self.slices))
         rows, centres = points[:len(who.ids)], points[len(who.ids):]
-        # of equal centres, which clusters without a member have, the first one
-        start = None if (shared.of < 0).all() else seed_unused(rows[shared.of[who.ids] < 0], centres[
-            find_first_equal(torch.cat([shared.w[:, part] for part in self.slices], 1))], ~self.list_used(shared))
+        start = self.find_start_centres(shared, rows, centres, who)
         found = kmeans(rows, self.k, start, (who.seed, who.round + 1), weight, TRIES, keep_empty=True)
         who.log(clusters=found.labels, k=self.k, iterations=found.iterations,
                 distance=compute_mean_distance(rows, found.labels, weight))
         return Shared(up.w.mean_by(found.labels, self.k, old=shared.w, weight=weight),
                       replace_entries(shared.of, who.ids, found.labels), torch.as_tensor(float(who.sizes.sum())))
+
+    def find_start_centres(self, shared: Shared, rows: Tensor, centres: Tensor, who: Participants) -> Tensor | None:
+        """Return the centres with which k-means starts, (k, m), from those that the server has; None if it has none."""
+        if (shared.of < 0).all():
+            return None
+        # of equal centres, which clusters without a member have, the first one
+        first = find_first_equal(torch.cat([shared.w[:, part] for part in self.slices], 1))
+        without_cluster = shared.of[who.ids] < 0
+        return seed_unused(rows[without_cluster], centres[first], ~self.list_used(shared))
 
     def traffic(self, shared: Shared, up: Up) -> tuple[int, int]:
         return nbytes(shared[:1]), nbytes(up)
