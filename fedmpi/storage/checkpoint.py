@@ -15,6 +15,7 @@ import itertools
 import json
 import math
 import platform
+import shutil
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -91,6 +92,14 @@ def write_checkpoint(folder: Path, snapshot: Snapshot, pieces: Iterable[dict[str
         with report_faulty_disk(path):
             check_checkpoint(part, READ_BACK_BYTES)
     return path
+
+
+def copy_checkpoint(path: Path, to: Path) -> None:
+    """Copy a checkpoint, and give the copy its name once all of it is verified. Raises StorageError."""
+    with atomic(to) as part:
+        shutil.copyfile(path, part)
+        with report_faulty_disk(to):
+            check_checkpoint(part)
 
 
 def list_small_data_sets(snapshot: Snapshot) -> dict[str, np.ndarray]:
