@@ -160,12 +160,15 @@ def read_row_shapes(path: Path | str) -> dict[str, tuple[int, ...]]:
     return {name.removeprefix("mine/"): tuple(saved.places[name].shape[1:]) for name in saved.names("mine")}
 
 
-def find_newest(folder: Path) -> tuple[Path | None, list[tuple[Path, str]]]:
-    """Return the newest checkpoint that verifies, or None, and those refused on the way with the reason."""
+def find_newest(folder: Path, rows: bool = True) -> tuple[Path | None, list[tuple[Path, str]]]:
+    """Return the newest checkpoint that verifies, or None, and those refused on the way with the reason.
+
+    Args:
+        rows: verify the clients' rows, too."""
     refused: list[tuple[Path, str]] = []
     for path in list_checkpoints(folder):
         try:
-            check_checkpoint(path)
+            (check_checkpoint if rows else CheckpointFile)(path)
             return path, refused
         except DamagedFile as error:
             refused.append((path, str(error)))
