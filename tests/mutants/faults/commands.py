@@ -45,6 +45,8 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.commands.submit:build_job", "all(run.server.hosts_clients", "any(run.server.hosts_clients"),
     ("fedmpi.commands.planned_time:plan_participation", "lost += len(found.in_time.ids) - arrived", "lost += arrived"),
     ("fedmpi.commands.planned_time:describe_condition", 'not p.get("lost")', "True"),
+    ("fedmpi.commands.mlflow:write_to_store", "with refuse_address(address), report", "with report"),
+    ("fedmpi.commands.mlflow:refuse_address", "str(error).splitlines()[0]", "error"),
     ("fedmpi.commands.mlflow:add_rounds", "metrics[at:at + METRICS_AT_ONCE]", "metrics[:METRICS_AT_ONCE]"),
     ("fedmpi.commands.mlflow:add_rounds", "parameters[at:at + PARAMETERS_AT_ONCE]", "parameters[:PARAMETERS_AT_ONCE]"),
     ("fedmpi.commands.mlflow:add_rounds", "int(1000 * (begin + (line", "int((begin + (line"),
