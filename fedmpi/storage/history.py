@@ -1,8 +1,8 @@
 """The history of a run: `round` (rounds,), and every measure of each client (rounds, N) or (rounds, N, width).
 
 It lies in history.h5 and, while a large run goes on, in further parts history/ROUND.h5; all are sealed files. When
-rounds are added, only the last part is written again, and a new one begins once that has PART_BYTES. So a checkpoint
-costs the same however long the run is. When the run ends, the parts are merged into history.h5.
+rounds are added, only the last part is written again, and a new one begins once that has PART_BYTES. So what is written
+with a checkpoint stays the same however long the run is. When the run ends, the parts are merged into history.h5.
 """
 from __future__ import annotations
 
