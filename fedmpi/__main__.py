@@ -12,6 +12,7 @@ def main() -> None:
     """Run the command line."""
     try:
         from fedmpi.cli import app
+        from fedmpi.text import drop_refused_text, print_failure
     # Ctrl-C while the libraries load: nothing has begun that would have to end in order.
     except KeyboardInterrupt:
         os._exit(128 + signal.SIGINT)
@@ -29,13 +30,16 @@ def main() -> None:
             if not sys.stdout.closed:
                 sys.stdout.flush()
     except OSError as error:
-        if error.filename is not None or error.errno == errno.EPIPE:
+        if error.filename is not None:
             raise
-        # What is left of the output would be refused once more at the end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        print(f"fedmpi: standard output cannot be written: {error.strerror}; free some space, or send it elsewhere",
-              file=sys.stderr)
+        drop_refused_text(sys.stdout)
+        # Who closes a pipe has read enough.
+        if error.errno != errno.EPIPE:
+            print_failure(f"fedmpi: standard output cannot be written: {error.strerror}; free some space, or send it "
+                          "elsewhere")
         sys.exit(1)
+    finally:
+        drop_refused_text(sys.stderr)
 
 
 if __name__ == "__main__":

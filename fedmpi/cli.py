@@ -16,7 +16,7 @@ from fedmpi.commands.arguments import AsJson, ConfigFile, ForPrint, JobFile, Nam
 from fedmpi.commands.printing import print_errors
 from fedmpi.errors import BAD_INPUT
 from fedmpi.shipped import init_study, is_job_file, refuse_job_options
-from fedmpi.text import printable
+from fedmpi.text import exit_with, printable
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
                   context_settings={"help_option_names": ["-h", "--help"]},
@@ -47,7 +47,7 @@ def run(config: ConfigFile, overrides: Overrides = None, out: arguments.RunIn = 
     Exit codes: 0 finished, 75 stopped, start it again (saved unless it says otherwise), 2 bad input, 1 failure."""
     from fedmpi.run_request import RunRequest
     from fedmpi.session import run_command
-    sys.exit(run_command(RunRequest(config, overrides or [], out, resume, time_limit, ranks, accept_changed_code)))
+    exit_with(run_command(RunRequest(config, overrides or [], out, resume, time_limit, ranks, accept_changed_code)))
 
 
 @app.command()
@@ -212,7 +212,7 @@ def sweep(path: JobFile, scale: Scale = None, out: RunsIn = None,
             return
         from fedmpi.sweeps.local import Sweep
         code = Sweep(runs, local or 1, ranks or 1, [job.measure, *job.also]).go()
-    sys.exit(code)
+    exit_with(code)
 
 
 @app.command()
@@ -285,7 +285,7 @@ def bench(context: typer.Context) -> None:
 def doctor(folder: Annotated[str, typer.Option(help="where runs would be written")] = ".") -> None:
     """Check MPI, devices, HDF5 and the file system; start it as you would start a run."""
     from fedmpi.commands import doctor
-    sys.exit(doctor.doctor_command(folder))
+    exit_with(doctor.doctor_command(folder))
 
 
 @app.command()
@@ -297,4 +297,4 @@ def verify(run: Annotated[Path | None, typer.Argument(metavar="RUN", help="a fin
 
     Under mpiexec all ranks take part. Exit codes: 0 known, within rounding or not published, 1 wrong, 2 bad input."""
     from fedmpi.commands import rerun, verify
-    sys.exit(verify.verify_command(folder, add) if run is None else rerun.rerun_command(run, folder, add))
+    exit_with(verify.verify_command(folder, add) if run is None else rerun.rerun_command(run, folder, add))

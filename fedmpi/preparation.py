@@ -93,13 +93,15 @@ def begin_records(run: Run, decision: Decision) -> None:
     """Let the run's files end with the round that it continues from: metrics, history, later checkpoints, and the
     result, if another one will replace it. Say all warnings."""
     folder, metrics = decision.folder, run.state.metrics
+    if decision.resume:
+        run.checkpoints.keep_base(decision.resume)
     folder.rewrite_metrics(metrics)
     known = decision.snapshot.extra.get("history", "") if decision.snapshot else ""
     # A round that was evaluated after its checkpoint, as the last one, is evaluated again. A run without a checkpoint
     # repeats the round before the first one, too, whose row is that of round 0.
     kept = max((line["round"] for line in list_evaluated(metrics)), default=-1)
-    for warning in filter(None, [*decision.warnings, folder.set_later_checkpoints_aside(run.state.round),
-                                 folder.truncate_history(kept, known)]):
+    aside = folder.set_later_checkpoints_aside(run.state.round, decision.resume)
+    for warning in filter(None, [*decision.warnings, aside, folder.truncate_history(kept, known)]):
         run.progress.say(f"warning: {warning}")
     # A run with nothing left to do keeps its result until the next one replaces it, and other writes come first: a full
     # disk costs no result.

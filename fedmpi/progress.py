@@ -114,5 +114,5 @@ def write_stdout(text: str) -> None:
         # After `fedmpi run ... | head` the run goes on, and the log has it all.
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     except OSError:
-        # A job's output file on a full disk: the text is printed later, or lost.
+        # A job's output file on a full disk: the text is printed later, or lost (see exit_with).
         pass

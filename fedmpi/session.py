@@ -20,6 +20,7 @@ from fedmpi.comm.transport import Transport
 from fedmpi.context import RankContext, RoundCallback
 from fedmpi.errors import AlreadyFinished, BadInput, FedmpiError, StorageError
 from fedmpi.own_code.failures import describe_failure, find_own_line, format_cause, is_ctrl_c
+from fedmpi.progress import write_stdout
 from fedmpi.ranks import refuse_mixed, refuse_other_ranks
 from fedmpi.run_request import RunRequest
 from fedmpi.slurm.refusal import mark_refusal
@@ -111,7 +112,7 @@ def lead_command(world: Transport, request: RunRequest, context: RankContext) ->
     try:
         decision = decide_and_tell(world, request)
     except AlreadyFinished as error:
-        print(format_error(error), flush=True)
+        write_stdout(f"{format_error(error)}\n")
         return errors.FINISHED
     except FedmpiError as error:
         mark_refusal(error.code, error)

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 import re
 import shutil
 import sys
@@ -11,6 +12,7 @@ from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
+from typing import NoReturn, TextIO
 
 # Bytes of the units in which sizes are shown.
 MIB, GIB = 2 ** 20, 2 ** 30
@@ -54,6 +56,22 @@ def print_failure(error: object) -> None:
     # A ValueError says that stderr is closed.
     with suppress(OSError, ValueError):
         print(format_error(error), file=sys.stderr, flush=True)
+
+
+def drop_refused_text(stream: TextIO) -> None:
+    """Flush a standard stream. If that is refused, the text is lost, and what follows, too: Python would try again at
+    the end of the process, and give it another code."""
+    try:
+        if not stream.closed:
+            stream.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def exit_with(code: int) -> NoReturn:
+    """Exit with the code of what a command has done, whatever stdout refuses of what it said."""
+    drop_refused_text(sys.stdout)
+    sys.exit(code)
 
 
 def shorten_list(names: Iterable[object], most: int = 12) -> str:

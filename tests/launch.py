@@ -14,6 +14,8 @@ ROOT = Path(__file__).parent.parent
 # seconds after which a job that hangs is ended; no test depends on it
 LIMIT = 240
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+# Here Python keeps text that an output refuses, and tries again at its end, as it does for most users.
+BUFFERED = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
 # The name of a variable in the environment of every process of a job.
 MARK = "FEDMPI_TEST_JOB"
 # Open MPI sets the first of these, MPICH and srun --mpi=pmi2 the second, PMIx the third.

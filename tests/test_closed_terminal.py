@@ -10,6 +10,7 @@ import time
 import pytest
 
 from fedmpi.storage.run_status import read_outcome
+from tests.launch import BUFFERED
 from tests.sweeps import jobs
 
 pytestmark = [pytest.mark.slow("jobs that are killed, hang or wait"),
@@ -24,7 +25,7 @@ def close_terminal_under(words: list[str], begun, handler=signal.SIG_DFL) -> sub
         signal.signal(signal.SIGHUP, handler)
         os.login_tty(end)
     job = subprocess.Popen([sys.executable, "-m", "fedmpi", *words], preexec_fn=enter, pass_fds=[end],
-                           stdin=end, stdout=end, stderr=end)
+                           stdin=end, stdout=end, stderr=end, env=BUFFERED)
     os.close(end)
     os.set_blocking(terminal, False)
     give_up = time.monotonic() + 120

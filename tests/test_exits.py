@@ -3,10 +3,7 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from dataclasses import dataclass
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -271,13 +268,3 @@ def test_a_worker_logs_for_a_rank_0_that_hangs_only_where_it_sees_the_log(tmp_pa
     assert lines[0] == "before" and [line[19:] for line in lines[1:]] == ["  fedmpi: no", "  look"]
     said = session.note_for_rank_0(tmp_path, "fedmpi: no\nTraceback (most recent call last):\n  x")
     assert said.startswith(f"fedmpi: no\n(traceback in {log})\nsaved so far: ") and "Traceback (" in log.read_text()
-
-
-@pytest.mark.slow("processes that begin anew")
-@pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="needs a device that is always full")
-@pytest.mark.parametrize("word", ["methods", "--version"])
-def test_an_output_that_cannot_be_written_is_one_line(word):
-    with open("/dev/full", "w") as full:
-        done = subprocess.run([sys.executable, "-m", "fedmpi", word], stdout=full, stderr=subprocess.PIPE, text=True)
-    assert done.returncode == 1 and done.stderr == (
-        "fedmpi: standard output cannot be written: No space left on device; free some space, or send it elsewhere\n")

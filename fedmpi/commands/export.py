@@ -105,8 +105,9 @@ def load_samples(run: Path, client: int, part: str, own_code: bool = False) -> t
     if part not in SAMPLE_PARTS:
         raise BadInput(f"part={part!r}: give {', '.join(SAMPLE_PARTS[:-1])} or {SAMPLE_PARTS[-1]}")
     with allow_own_code(own_code):
-        path, _ = choose_checkpoint(run)
-        snapshot = checkpoint.read_checkpoint(path)
+        # Samples need no client's row.
+        path, _ = choose_checkpoint(run, rows=False)
+        snapshot = checkpoint.read_checkpoint(path, check=False)
         with explain_relative_paths(config := resolve(snapshot.config)):
             federation = find_federation_of(path, snapshot, config)
     n = len(federation.sizes) + len(federation.new_clients)
@@ -164,7 +165,8 @@ def is_relative(text: str | None) -> TypeGuard[str]:
 def find_model(run: Path, client: int | None) -> TrainedModel:
     """Return a trained model; see `load_model`."""
     path, warnings = choose_checkpoint(run)
-    snapshot = checkpoint.read_checkpoint(path)
+    # The clients' rows are verified as they are restored.
+    snapshot = checkpoint.read_checkpoint(path, check=False)
     refuse_changed_method(path, snapshot.version, snapshot.config)
     config = resolve(snapshot.config)
     with explain_relative_paths(config):
@@ -199,11 +201,14 @@ def import_writer() -> Callable[..., bytes]:
     return save
 
 
-def choose_checkpoint(run: Path) -> tuple[Path, list[str]]:
-    """Return the checkpoint to take, and what to say of newer ones that are damaged. Raises BadInput."""
+def choose_checkpoint(run: Path, rows: bool = True) -> tuple[Path, list[str]]:
+    """Return the checkpoint to take, and what to say of newer ones that are damaged. Raises BadInput.
+
+    Args:
+        rows: also damaged in the clients' rows."""
     if run.is_file():
         return run, []
-    path, refused = checkpoint.find_newest(run / run_files.CHECKPOINTS)
+    path, refused = checkpoint.find_newest(run / run_files.CHECKPOINTS, rows)
     said = [f"refused {why}" for _, why in refused]
     if path is None:
         raise BadInput("\n".join([*said, f"{run} holds no {'good ' * bool(said)}checkpoint; give the folder of a run "

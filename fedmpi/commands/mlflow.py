@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,8 +43,8 @@ def write_to_store(folders: list[Path], to: str) -> str:
         # This refuses a folder that is not a run.
         run_status.read_settings(folder)
     client = open_store(address)
-    known = client.get_experiment_by_name(EXPERIMENT)
-    with report_failed_writes(Path(to)):
+    with refuse_address(address), report_failed_writes(Path(to)):
+        known = client.get_experiment_by_name(EXPERIMENT)
         experiment = client.create_experiment(EXPERIMENT) if known is None else known.experiment_id
         for folder in folders:
             add_rounds(client, experiment, folder)
@@ -54,10 +56,17 @@ def open_store(address: str) -> MlflowClient:
     # MLflow 3 has stopped developing folders of files, and asks for this
     os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
     with require_extra_of_command("mlflow"):
-        from mlflow.exceptions import MlflowException
         from mlflow.tracking import MlflowClient
-    try:
+    with refuse_address(address):
         return MlflowClient(tracking_uri=address)
+
+
+@contextmanager
+def refuse_address(address: str) -> Iterator[None]:
+    """Raise BadInput where MLflow refuses a store: its address, a server that does not answer, a deleted experiment."""
+    from mlflow.exceptions import MlflowException
+    try:
+        yield
     except (MlflowException, ImportError, OSError) as error:
         raise BadInput(f"--to {address}: MLflow cannot use it ({str(error).splitlines()[0]}); give another folder or "
                        "address") from None

@@ -24,6 +24,7 @@ from fedmpi import __version__, errors
 from fedmpi.comm.transport import Transport
 from fedmpi.config.load import parse_yaml, read_yaml
 from fedmpi.context import RankContext
+from fedmpi.data.abandoned import read_machine_code
 from fedmpi.errors import BadInput, FedmpiError
 from fedmpi.json_values import JsonObject
 from fedmpi.paths import expand_user
@@ -33,9 +34,12 @@ from fedmpi.run_request import RunRequest
 from fedmpi.session import lead_command, run_on_all_ranks, serve_as_worker, share_text
 from fedmpi.storage import run_files
 from fedmpi.storage.atomic import atomic, describe_reason
+from fedmpi.storage.lock import read_start_mark
 from fedmpi.text import format_columns, format_pairs, format_spans
 
 TABLE = Path(__file__).with_name("published_hashes.yaml")
+# how the name of a workplace begins
+WORKPLACE = ".fedmpi-verify-"
 # Hexadecimal digits of a digest that are compared: as many as a run prints.
 DIGITS = 16
 # A loss whose relative difference from the published one is larger comes from another computation.
@@ -147,7 +151,9 @@ def make_workplace(world: Transport, folder: str, config: JsonObject) -> Iterato
     that fails."""
     if world.rank == 0:
         try:
-            place = Path(tempfile.mkdtemp(prefix=".fedmpi-verify-", dir=expand_user(folder, "--folder").absolute()))
+            parent = expand_user(folder, "--folder").absolute()
+            remove_abandoned_workplaces(parent)
+            place = Path(tempfile.mkdtemp(prefix=f"{WORKPLACE}{read_machine_code()}-{os.getpid()}-", dir=parent))
             values = config | {"data": config.get("data", {}) | {"cache": str(place / "federations")}}
             (place / "config.yaml").write_text(json.dumps(values))
         except OSError as error:
@@ -162,6 +168,16 @@ def make_workplace(world: Transport, folder: str, config: JsonObject) -> Iterato
         yield place
     finally:
         if world.rank == 0:
+            shutil.rmtree(place, ignore_errors=True)
+
+
+def remove_abandoned_workplaces(folder: Path) -> None:
+    """Delete the workplaces of this machine whose process is gone: a verification that fails ends at once, and leaves
+    the log that its message names."""
+    prefix = f"{WORKPLACE}{read_machine_code()}-"
+    for place in folder.glob(f"{prefix}*"):
+        found = re.fullmatch(r"(\d+)-\w+", place.name.removeprefix(prefix))
+        if found and read_start_mark(int(found[1])) is None:
             shutil.rmtree(place, ignore_errors=True)
 
 

@@ -23,6 +23,7 @@ from fedmpi.server.run_state import RunState
 from fedmpi.storage import checkpoint
 from fedmpi.storage.background import BackgroundWrite
 from fedmpi.storage.folder import RunFolder
+from fedmpi.storage.listing import name_checkpoint
 from fedmpi.text import GIB
 
 # Bytes of client rows gathered at once for a checkpoint.
@@ -113,6 +114,15 @@ class CheckpointWriter:
         shared = restore_shared(path, snapshot, self.state.shared, self.pool.hosted.store.first)
         self.state.restore(snapshot, shared)
         self.pool.call(OrderPerformer.restore, np.frombuffer(os.fsencode(path), np.uint8), snapshot.ids)
+
+    def keep_base(self, path: Path) -> None:
+        """Copy the checkpoint from which the run goes on to its place among those of the run, if it lies elsewhere or
+        has another name: `--resume auto` would not find it after a kill before the first save."""
+        own = self.folder.checkpoints / name_checkpoint(self.state.round)
+        if os.path.realpath(path) != os.path.realpath(own):
+            self.folder.check_lock()
+            checkpoint.copy_checkpoint(path, own)
+            self.progress.note(f"copied {path} to {own}")
 
 
 def restore_shared(path: Path, snapshot: checkpoint.Snapshot, shared: State, mine: State) -> State:

@@ -15,6 +15,7 @@ import itertools
 import json
 import math
 import platform
+import shutil
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -93,6 +94,14 @@ def write_checkpoint(folder: Path, snapshot: Snapshot, pieces: Iterable[dict[str
     return path
 
 
+def copy_checkpoint(path: Path, to: Path) -> None:
+    """Copy a checkpoint, and give the copy its name once all of it is verified. Raises StorageError."""
+    with atomic(to) as part:
+        shutil.copyfile(path, part)
+        with report_faulty_disk(to):
+            check_checkpoint(part)
+
+
 def list_small_data_sets(snapshot: Snapshot) -> dict[str, np.ndarray]:
     """Return everything but the clients' rows as arrays, by their names in the file."""
     ids = np.asarray(snapshot.ids, np.int64)
@@ -151,12 +160,15 @@ def read_row_shapes(path: Path | str) -> dict[str, tuple[int, ...]]:
     return {name.removeprefix("mine/"): tuple(saved.places[name].shape[1:]) for name in saved.names("mine")}
 
 
-def find_newest(folder: Path) -> tuple[Path | None, list[tuple[Path, str]]]:
-    """Return the newest checkpoint that verifies, or None, and those refused on the way with the reason."""
+def find_newest(folder: Path, rows: bool = True) -> tuple[Path | None, list[tuple[Path, str]]]:
+    """Return the newest checkpoint that verifies, or None, and those refused on the way with the reason.
+
+    Args:
+        rows: verify the clients' rows, too."""
     refused: list[tuple[Path, str]] = []
     for path in list_checkpoints(folder):
         try:
-            check_checkpoint(path)
+            (check_checkpoint if rows else CheckpointFile)(path)
             return path, refused
         except DamagedFile as error:
             refused.append((path, str(error)))

@@ -221,10 +221,13 @@ class RunFolder:
         self.check_lock()
         self.history.save()
 
-    def set_later_checkpoints_aside(self, round: int) -> str | None:
+    def set_later_checkpoints_aside(self, round: int, resumed: Path | None = None) -> str | None:
         """Rename the checkpoints after `round`, after which the run goes on in another way: else `--resume auto` would
         take them. Of those set aside before, only the latest stay. Returns what to tell the user, None if there are
-        none to set aside."""
+        none to set aside.
+
+        Args:
+            resumed: the checkpoint from which the run goes on; it is not deleted."""
         later = [path for path in list_checkpoints(self.checkpoints) if parse_round(path) > round]
         if not later:
             return None
@@ -233,7 +236,8 @@ class RunFolder:
         for path, name in zip(later, names, strict=True):
             with report_failed_writes(path):
                 os.replace(path, path.with_name(name))
-        before = sorted((path for path in match_files(self.checkpoints, ASIDE_NAMES) if path.name not in names),
+        stay = {*names, resumed.name} if resumed and resumed.parent.samefile(self.checkpoints) else {*names}
+        before = sorted((path for path in match_files(self.checkpoints, ASIDE_NAMES) if path.name not in stay),
                         key=lambda path: path.lstat().st_mtime)
         go = before[:max(0, len(before) + len(names) - MOST_SET_ASIDE)]
         for path in go:

@@ -2,15 +2,16 @@
 from which of its checkpoints it continues."""
 from __future__ import annotations
 
+import filecmp
 import itertools
 import os
 import re
 from pathlib import Path
 
-from fedmpi.errors import BadInput
+from fedmpi.errors import BadInput, StorageError
 from fedmpi.storage import checkpoint, run_files
 from fedmpi.storage.folder import RunFolder, holds_run
-from fedmpi.storage.listing import holds_checkpoint
+from fedmpi.storage.listing import list_checkpoints
 
 # the value of --resume that stands for the newest good checkpoint of the run folder
 NEWEST_CHECKPOINT = "auto"
@@ -79,13 +80,23 @@ def find_run_above(checkpoints: Path) -> Path | None:
 
 def continues_run(path: Path, resume: str | None) -> bool:
     """Say whether a start may go on in a folder that holds a run: with `--resume auto`, from one of its checkpoints, or
-    from another run's while nothing is saved there, which a start has left that was killed before its first checkpoint.
-    Else another run's checkpoint would overwrite the run."""
+    from another run's while at most a copy of that is saved there, which a start has left that was killed before its
+    first checkpoint. Else another run's checkpoint would overwrite the run."""
     if resume is None or resume == NEWEST_CHECKPOINT:
         return resume is not None
-    if not (holds_checkpoint(path) or os.path.lexists(path / run_files.RESULT)):
+    if not (holds_other_checkpoint(path, resume) or os.path.lexists(path / run_files.RESULT)):
         return True
     return os.path.realpath(Path(resume).parent) == os.path.realpath(path / run_files.CHECKPOINTS)
+
+
+def holds_other_checkpoint(path: Path, resume: str) -> bool:
+    """Say whether a run has left a checkpoint in its folder that is no copy of `resume`; also if that cannot be
+    known."""
+    try:
+        saved = list_checkpoints(path / run_files.CHECKPOINTS)
+        return not all(filecmp.cmp(one, resume, shallow=False) for one in saved)
+    except (StorageError, OSError):
+        return True
 
 
 def find_resume_checkpoint(folder: RunFolder, resume: str | None) -> tuple[Path | None, list[str]]:

@@ -1,8 +1,8 @@
 """The history of a run: `round` (rounds,), and every measure of each client (rounds, N) or (rounds, N, width).
 
 It lies in history.h5 and, while a large run goes on, in further parts history/ROUND.h5; all are sealed files. When
-rounds are added, only the last part is written again, and a new one begins once that has PART_BYTES. So a checkpoint
-costs the same however long the run is. When the run ends, the parts are merged into history.h5.
+rounds are added, only the last part is written again, and a new one begins once that has PART_BYTES. So what is written
+with a checkpoint stays the same however long the run is. When the run ends, the parts are merged into history.h5.
 """
 from __future__ import annotations
 
@@ -90,38 +90,34 @@ class History:
         self.pending.clear()
         self.last, self.chain = None, ""
         refuse_special(self.path)
-        paths, cut, known = list_parts(self.path), list[tuple[Path, int]](), not expected
+        paths = list_parts(self.path)
         if not paths:
             lost = f"{self.path} is not there: a new one starts, without each client's measures so far"
-            return None if known else lost
+            return lost if expected else None
         try:
-            for part in read_parts(self.path):
-                keep = int(np.searchsorted(part.table["round"], round, "right"))
-                for row in range(keep):
-                    self.chain = add_to_chain(self.chain, {name: v[row] for name, v in part.table.items()})
-                    # what follows was measured after the checkpoint
-                    known = known or self.chain == expected
-                if keep < len(part.table["round"]) or not keep:
-                    cut.append((part.path, keep))
+            cuts, chains = find_cuts(self.path, round)
+            # what follows the expected round was measured after the checkpoint
             with refuse_damage(self.path, HISTORY_KIND):
-                if not known:
+                if expected not in chains:
                     raise Flaw("it does not hold the rounds that the checkpoint knows: it is another run's, or was "
                                "changed")
-            for path, keep in reversed(cut):
-                if keep or path == self.path:
-                    part = read_part(path)
-                    write_part(part._replace(table={name: values[:keep] for name, values in part.table.items()}))
-                else:
-                    with report_failed_writes(path):
-                        path.unlink()
+            self.apply_cuts(cuts)
         except DamagedFile as error:
-            for path in paths:
-                with report_failed_writes(path):
-                    os.replace(path, self.path.with_name(make_aside_name(path)))
-            self.chain = ""
-            names = ", ".join(map(make_aside_name, paths))
-            return f"{self.path} is damaged ({error.why}): kept as {names}; a new one starts"
+            names = put_parts_aside(self.path, paths)
+            return f"{self.path} is damaged ({error.why}): kept as {', '.join(names)}; a new one starts"
+        self.chain = chains[-1]
         return None
+
+    def apply_cuts(self, cuts: list[tuple[Path, int]]) -> None:
+        """Leave so many rounds of each part, the last part first; of those without a round only history.h5 stays.
+        Raises StorageError, and DamagedFile."""
+        for path, keep in reversed(cuts):
+            if keep or path == self.path:
+                part = read_part(path)
+                write_part(part._replace(table={name: values[:keep] for name, values in part.table.items()}))
+            else:
+                with report_failed_writes(path):
+                    path.unlink()
 
     def merge(self) -> None:
         """Make one file of all parts, a part at a time. Raises StorageError, and DamagedFile for a damaged part."""
@@ -148,6 +144,19 @@ class History:
             self.path.with_suffix("").rmdir()
 
 
+def find_cuts(path: Path, round: int) -> tuple[list[tuple[Path, int]], list[str]]:
+    """Return the parts of a history that have rounds after `round`, or none up to it, with how many of their rounds
+    stay; and the chain after each round that stays, "" before the first one. Raises DamagedFile."""
+    cuts, chains = list[tuple[Path, int]](), [""]
+    for part in read_parts(path):
+        keep = int(np.searchsorted(part.table["round"], round, "right"))
+        for row in range(keep):
+            chains.append(add_to_chain(chains[-1], {name: values[row] for name, values in part.table.items()}))
+        if keep < len(part.table["round"]) or not keep:
+            cuts.append((part.path, keep))
+    return cuts, chains
+
+
 def add_to_chain(chain: str, row: HistoryTable) -> str:
     """Return the hash of a history after one more round. What was not measured does not count, since a later round may
     add a column.
@@ -166,6 +175,14 @@ def add_to_chain(chain: str, row: HistoryTable) -> str:
 def list_parts(path: Path) -> list[Path]:
     """Return history.h5, if it is there, and the parts that belong to it, in order of their rounds."""
     return [path] * os.path.lexists(path) + match_files(path.with_suffix(""), "[0-9]*.h5")
+
+
+def put_parts_aside(path: Path, parts: list[Path]) -> list[str]:
+    """Rename the parts of a damaged history, of which history.h5 has this `path`; return their new names."""
+    for part in parts:
+        with report_failed_writes(part):
+            os.replace(part, path.with_name(make_aside_name(part)))
+    return [make_aside_name(part) for part in parts]
 
 
 def make_aside_name(path: Path) -> str:

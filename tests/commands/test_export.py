@@ -14,12 +14,15 @@ from typer.testing import CliRunner
 
 from fedmpi import load_result, registry
 from fedmpi.cli import app
-from fedmpi.commands.export import explain_relative_paths
+from fedmpi.commands.export import explain_relative_paths, load_model, load_samples
 from fedmpi.config import schema
 from fedmpi.data.federation import find_federation
 from fedmpi.errors import BadInput
 from fedmpi.method import Method
+from fedmpi.storage.checkpoint import CheckpointFile
 from fedmpi.storage.history import read_history
+from fedmpi.storage.seal import DamagedFile
+from fedmpi.storage.sealed import SealedFile
 from tests import federations
 
 safetensors = pytest.importorskip("safetensors", reason="there is no safetensors here: pip install safetensors")
@@ -167,6 +170,33 @@ def test_a_checkpoint_of_its_own_and_a_damaged_one(bench):
     last.write_bytes(last.read_bytes()[:-1] + b"?")
     done = CliRunner().invoke(app, ["export", str(run), str(out), "--client=1"])
     assert f"refused {last}" in done.output and "after round 2" in done.output
+
+
+def test_rows_are_read_where_they_are_used_and_a_damaged_one_is_refused(bench, monkeypatch):
+    """A model of a folder takes the rows twice, to choose the checkpoint and to restore it; samples take none."""
+    run = ran(bench, "rows", "method=local")
+    (path,), read, rows = bench.saved("rows"), [], SealedFile.rows
+
+    def count(self, name, start, stop, edges=None):
+        read.extend(range(start, stop) if self.path == path else ())
+        return rows(self, name, start, stop, edges)
+    monkeypatch.setattr(SealedFile, "rows", count)
+    clients, found = len(CheckpointFile(path).read("ids")), []
+    for take in (lambda: load_model(run, 1), lambda: load_model(path, 1), lambda: load_samples(run, 1, "train"),
+                 lambda: load_samples(path, 1, "train")):
+        take()
+        found.append(len(read) / clients)
+        read.clear()
+    assert found == [2, 1, 0, 0]
+    place = CheckpointFile(path).places["mine/w"]
+    content = bytearray(path.read_bytes())
+    content[place.offset + 1] ^= 1
+    path.write_bytes(content)
+    assert len(load_samples(run, 1, "train")[0]) == len(load_samples(path, 1, "train")[0]) > 0
+    with pytest.raises(DamagedFile, match="the checksum of row 0 of w is wrong"):
+        load_model(path, 1)
+    with pytest.raises(BadInput, match="row 0 of w is wrong[^\n]*\n.*holds no good checkpoint"):
+        load_model(run, 1)
 
 
 def test_a_name_of_a_pickled_file_is_refused(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 import sys
 import time
 from collections import namedtuple
@@ -116,6 +117,40 @@ def test_a_store_of_mlflow_gets_what_is_new(tmp_path):
             assert run.data.params["seed"] == "0" and run.data.tags["fedmpi.round"] == str(lines[-1]["round"])
     said = write("mlflow", first, "--to", "nothing://x", code=2)
     assert "--to nothing://x: MLflow cannot use it (" in said
+
+
+def test_a_store_that_mlflow_refuses_later_is_bad_input(tmp_path, monkeypatch):
+    """No server answers there, or the experiment was deleted."""
+    pytest.importorskip("mlflow", reason="there is no mlflow here: pip install 'fedmpi[mlflow]'")
+    from mlflow.tracking import MlflowClient
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    run, store = made.run(tmp_path / "run", lines=LINES), tmp_path / "store"
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"http://127.0.0.1:{free.getsockname()[1]}"
+        said = write("mlflow", run, "--to", address, code=2)
+    assert f"--to {address}: MLflow cannot use it (API request to " in said
+    write("mlflow", run, "--to", store)
+    client = MlflowClient(store.as_uri())
+    client.delete_experiment(client.get_experiment_by_name("fedmpi").experiment_id)
+    said = write("mlflow", run, "--to", store, code=2)
+    assert f"--to {store.as_uri()}: MLflow cannot use it (Could not create run under non-active experiment" in said
+
+
+@pytest.mark.parametrize("refused", ["get_experiment_by_name", "search_runs"])
+def test_where_mlflow_refuses_its_first_line_is_told(tmp_path, store, monkeypatch, refused):
+    class Refusal(Exception):
+        pass
+
+    def refuse(*given, **more):
+        raise Refusal("no server answers\nthere")
+    store.get_experiment_by_name = lambda name: SimpleNamespace(experiment_id="e")
+    setattr(store, refused, refuse)
+    monkeypatch.setitem(sys.modules, "mlflow.exceptions", SimpleNamespace(MlflowException=Refusal))
+    monkeypatch.setitem(sys.modules, "mlflow.tracking", SimpleNamespace(MlflowClient=lambda tracking_uri: store))
+    said = write("mlflow", made.run(tmp_path / "run", lines=LINES), "--to", "http://x", code=2)
+    assert said == ("fedmpi: --to http://x: MLflow cannot use it (no server answers); give another folder or "
+                    "address\n")
 
 
 class Store:

@@ -196,6 +196,22 @@ def test_ranks_of_several_kinds_and_folders_that_cannot_be_had_are_refused(tmp_p
     assert not list(tmp_path.iterdir())
 
 
+def test_what_a_verification_that_failed_left_goes_with_the_next_one(tmp_path):
+    """A run that fails ends its process at once. What a running process or another machine has there stays."""
+    def fail():
+        with verify.make_workplace(Solo(), str(tmp_path), {}):
+            os._exit(1)
+    assert call(1, fail).returncode == 1
+    (left,) = tmp_path.iterdir()
+    machine, pid, _ = left.name.removeprefix(".fedmpi-verify-").split("-")
+    stay = [tmp_path / f".fedmpi-verify-{name}" for name in (
+        f"{machine}-{os.getpid()}-a_1", f"0a0b0c0d-{pid}-a_1", f"{machine}-{pid}x-a_1", "notes")]
+    for path in stay:
+        path.mkdir()
+    with verify.make_workplace(Solo(), str(tmp_path), {}) as place:
+        assert {*tmp_path.iterdir()} == {*stay, place}
+
+
 def test_what_is_published_is_in_the_documentation():
     page = (ROOT / "docs" / "reproducibility.md").read_text()
     assert verify.read_published_hashes()

@@ -194,10 +194,15 @@ def test_a_log_and_an_output_that_are_full_stop_nobody(bench, expected):
     bench.out("silent").mkdir()
     (bench.out("silent") / "log.txt").symlink_to("/dev/full")
 
-    def run():
+    def run(*words):
         os.dup2(os.open("/dev/full", os.O_WRONLY), 1)
         sys.argv = ["fedmpi", "run", bench.config, f"rounds={ROUNDS}", "train.participation=1", "method=fedavg",
-                    "--out", str(bench.out("silent"))]
+                    "--out", str(bench.out("silent")), *words]
         main()
-    forked.call(1, run, bench.folder)
-    assert bench.result("silent")["digest"] == expected
+    done = forked.call(1, run, bench.folder)
+    assert (done.returncode, done.stderr) == (0, "") and bench.result("silent")["digest"] == expected
+    for path in bench.saved("silent"):
+        path.unlink()
+    # The run is finished, which it says before it has a log.
+    done = forked.call(1, lambda: run("--resume", "auto"), bench.folder)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -165,6 +165,35 @@ def test_a_run_that_goes_back_stays_on_its_new_way(bench):
     assert [line["round"] for line in bench.metrics("again") if "accuracy_mean" in line] == [1, 2]
 
 
+def test_a_run_that_goes_on_from_a_checkpoint_set_aside_returns_to_it(bench):
+    """It is killed before its first save. This checkpoint is the oldest of six that were set aside, and five stay."""
+    words = (*SMALL, "method=fedavg", "rounds=8", "checkpoint.keep=9")
+    assert started(bench, "turns", words) == 0
+    saved = bench.out("turns") / "checkpoints"
+    assert started(bench, "turns", words, str(saved / "round-000002.h5"), stop=3) == 75
+    base = (saved / "aside-round-000003.h5").read_bytes()
+    assert started(bench, "turns", words, str(saved / "aside-round-000003.h5"), kill=1) is None
+    assert (saved / "aside-round-000003.h5").read_bytes() == (saved / "round-000003.h5").read_bytes() == base
+    assert started(bench, "turns", words, "auto") == 0
+    assert f"continuing after round 3 from {saved / 'round-000003.h5'}" in (bench.out("turns") / "log.txt").read_text()
+    assert [line["round"] for line in bench.metrics("turns")] == [*range(1, 9)]
+
+
+@pytest.mark.parametrize("resume", ["auto", None])
+def test_a_run_from_another_ones_checkpoint_returns_to_it(bench, resume):
+    """It is killed before its first save, and continued, or the same command is given again."""
+    words, source, name = (*SMALL, "method=fedavg", "checkpoint.keep=9"), "source", f"branch-{resume}"
+    if not bench.out(source).exists():
+        assert started(bench, source, words) == 0
+    base = bench.out(source) / "checkpoints" / "round-000002.h5"
+    assert started(bench, name, words, str(base), kill=1) is None
+    assert [path.read_bytes() for path in bench.saved(name)] == [base.read_bytes()]
+    assert started(bench, name, words, resume or str(base)) == 0
+    assert (bench.out(name) / "log.txt").read_text().count("continuing after round 2") == 2
+    assert bench.result(name)["digest"] == bench.result(source)["digest"]
+    assert started(bench, name, words, str(base)) == 2
+
+
 @pytest.mark.parametrize("method, every", [("fedmhc", 0), ("per_fedavg", 0), ("fedmhc", 2)])
 def test_a_run_that_ends_where_it_was_saved_is_evaluated_there(bench, method, every):
     """`rounds` is lowered to a round that was not evaluated; the result is that of a run of so many rounds."""

@@ -13,6 +13,7 @@ from fedmpi.errors import AlreadyFinished, BadInput, FedmpiError, StorageError
 from fedmpi.python_api import InterpreterWorld
 from fedmpi.server import checkpoint_writer
 from fedmpi.storage import folder_choice
+from fedmpi.storage.checkpoint import copy_checkpoint
 from fedmpi.storage.folder import RunFolder
 from fedmpi.storage.folder_choice import claim_folder, continues_run, find_folder_of, name_next_folder
 from fedmpi.storage.no_checkpoint import refuse_lost_rounds
@@ -87,6 +88,16 @@ def test_a_start_from_another_runs_checkpoint_that_was_killed_early_is_repeated(
         shutil.copy(ONE / name, "new")
     assert start(out="new", resume=saved) == 0 and read_digest(bench, Path("new")) == read_digest(bench, ONE)
     assert "continuing after round 2" in Path("new/log.txt").read_text()
+
+
+def test_a_damaged_copy_gets_no_name(finished, tmp_path):
+    path = tmp_path / "damaged.h5"
+    content = bytearray((finished / ONE.name / "checkpoints" / "round-000002.h5").read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    path.write_bytes(content)
+    with pytest.raises(StorageError, match="round-000002.h5: the disk does not give back what was written"):
+        copy_checkpoint(path, tmp_path / "round-000002.h5")
+    assert [*tmp_path.iterdir()] == [path]
 
 
 @pytest.mark.parametrize("resume, said", [("auto", True), (None, False)])

@@ -90,6 +90,10 @@ def test_of_checkpoints_set_aside_the_latest_stay(folder):
             f"; deleted, as too many were set aside: {', '.join(f'aside-round-{n:06d}.h5' for n in gone)}")
     assert {path.name for path in folder.checkpoints.iterdir()} == {
         "aside.h5", *(f"aside-round-{n:06d}.h5" for n in range(8, 14))}
+    resumed = folder.checkpoints / "aside-round-000008.h5"
+    put("round-000014.h5", 0)
+    assert "aside-round-000008.h5" not in folder.set_later_checkpoints_aside(8, resumed)
+    assert resumed.exists() and not resumed.with_name("aside-round-000009.h5").exists()
 
 
 def test_lines_that_a_disk_refused_are_written_with_the_next(folder, monkeypatch):

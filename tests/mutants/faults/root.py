@@ -78,6 +78,8 @@ FAULTS: list[tuple[str, str, str]] = [
     (PREPARATION + "prepare_run",
      "        run.checkpoints.restore(decision.resume.resolve(), decision.snapshot)\n", ""),
     (PREPARATION + "begin_records", "folder.truncate_history(kept, known)", "None"),
+    (PREPARATION + "begin_records", "if decision.resume:", "if False:"),
+    (PREPARATION + "begin_records", "run.state.round, decision.resume", "run.state.round"),
     (PREPARATION + "begin_records", "default=-1)", "default=0)"),
     (PREPARATION + "begin_records", "    if not run.is_over:\n        folder", "    if True:\n        folder"),
     (PREPARATION + "begin_records", "    folder.rewrite_metrics(metrics)\n", ""),
