@@ -62,21 +62,30 @@ class Outcome(NamedTuple):
     @property
     def accuracy(self) -> float:
         """Return the mean accuracy in the last evaluated round; nan if there is none, or targets are learned."""
-        value = self.evaluated[-1].get(CLASSIFICATION.key) if self.evaluated else None
+        value = self.last_evaluated.get(CLASSIFICATION.key)
         return float("nan") if value is None else value
 
     @property
     def reached(self) -> str:
         """Return the mean of the main measure in the last evaluated round as text, such as 81.20 %."""
-        if not self.evaluated:
-            return "-"
-        task = find_task(self.evaluated[-1])
-        return task.format(self.evaluated[-1][task.key])
+        line = self.last_evaluated
+        task = find_task(line)
+        return task.format(line.get(task.key))
+
+    @property
+    def last_evaluated(self) -> JsonObject:
+        """The line of the last round in which clients were evaluated, {} if there is none."""
+        return next(filter(is_evaluated, reversed(self.lines)), {})
 
     @property
     def evaluated(self) -> list[JsonObject]:
         """The lines of rounds in which clients were evaluated."""
         return list_evaluated(self.lines)
+
+    def shorten(self) -> Outcome:
+        """Return it with the first, the last evaluated and the last line alone, from which a board tells the rest."""
+        kept = {id(line): line for line in (*self.lines[:1], self.last_evaluated, *self.lines[-1:]) if line}
+        return self._replace(lines=[*kept.values()])
 
     def __str__(self) -> str:
         if self.result:

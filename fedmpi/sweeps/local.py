@@ -59,7 +59,7 @@ class Sweep:
         self.at_once, self.launcher, self.runs = at_once, find_launcher(ranks), runs
         # Open MPI's mpiexec kills its ranks 2 s after SIGTERM. SIGUSR1 every mpiexec passes on.
         self.stop_signal = signal.SIGTERM if ranks == 1 else signal.SIGUSR1
-        found = [(run, run.outcome()) for run in runs]
+        found = [(run, run.outcome().shorten()) for run in runs]
         self.waiting = [run for run, outcome in found if outcome.state != "finished"]
         self.finished = len(runs) - len(self.waiting)
         self.elsewhere = [run for run in self.waiting if is_run_alive(run.folder)]
@@ -95,12 +95,12 @@ class Sweep:
                 for started in [s for s in self.under_way if s.process.poll() is not None]:
                     self.under_way.remove(started)
                     self.record_end(started)
-            self.show()
+            self.show(at_end=True)
         return self.conclude()
 
-    def show(self) -> None:
-        """Bring the table up to date."""
-        self.board.show([started.run for started in self.under_way], self.waiting)
+    def show(self, at_end: bool = False) -> None:
+        """Bring the table up to date, see `Board.show`."""
+        self.board.show([started.run for started in self.under_way], self.waiting, at_end)
 
     def stop(self, number: int, frame: object) -> None:
         """Ask the runs under way to save and stop."""

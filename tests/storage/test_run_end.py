@@ -100,7 +100,7 @@ def test_when_the_last_start_failed_counts_not_when_an_earlier_one_did(tmp_path)
 
 
 def test_no_file_is_made_to_look_at_a_process_of_this_machine(tmp_path, monkeypatch):
-    """A sweep on a terminal looks at its runs several times a second."""
+    """A sweep on a terminal looks at its runs every second."""
     held = Lock(tmp_path)
     monkeypatch.setattr(lock.tempfile, "TemporaryFile", None)
     assert is_run_alive(tmp_path)
