@@ -181,13 +181,13 @@ def sweep(path: JobFile, scale: Scale = None, out: RunsIn = None,
           profile: on.ProfileOption = None, time: on.TimeOption = None, gpus: on.GpusOption = None,
           cpus: on.CpusOption = None, partition: on.PartitionOption = None, account: on.AccountOption = None,
           at_once: on.AtOnceOption = None, mpi: on.MpiOption = None, option: on.SbatchOption = None,
-          setup: on.SetupOption = None,
-          rate: arguments.StepRate = None,
+          setup: on.SetupOption = None, rate: arguments.StepRate = None,
           dry_run: Annotated[bool, typer.Option(
               "--dry-run", help="print commands and cost, with --slurm the job script; start nothing")] = False,
           accept_changed_code: on.AcceptOption = False) -> None:
     """Run all runs of a job that are not finished; the same command continues after any interruption.
 
+    Ctrl-C lets the runs under way save and stop, and a second one ends them at once.
     The options from --profile to --setup need --slurm. There --gpus sets the ranks of a run, in place of --ranks: one
     for each GPU, and one more for a server that does not train.
 

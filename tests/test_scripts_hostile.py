@@ -113,6 +113,7 @@ def test_nothing_but_the_planned_command_runs(tmp_path_factory, config, asked, r
     directives = [line for line in render_script(job).splitlines() if line.startswith("#SBATCH ")]
     assert [read_directive(line) for line in directives] == list_directives(job)
     expected = {f"{job.out}{'/1' if job.array else ''}{ending}" for ending in (".hosts", ".txt", ".chain", ".part")}
+    expected |= {f"{job.out}/.summary.{name}" for name in ("now", "next") if job.array}
     found = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
     assert found <= {str(Path(path)) for path in expected} | {"srun.words"}
 

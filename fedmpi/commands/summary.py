@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pathlib import Path
 
 from fedmpi.errors import BadInput
@@ -21,12 +22,15 @@ def summarise_runs(folder: str | Path) -> str:
         raise BadInput(f"{folder}: there is no run of a job array or a sweep here that has started; give the folder "
                        "that holds its runs and what they printed: 0.txt, 1.txt, ... (squeue shows those that still "
                        "wait, and `fedmpi status JOB` all runs of a sweep)")
-    found = [run_status.read_outcome(path.with_suffix("")) for path in logs]
-    rows = [[path.relative_to(folder).with_suffix(""), o.state, o.starts, o.settings, o]
-            for path, o in zip(logs, found, strict=True)]
-    counts = {state: sum(o.state == state for o in found) for state in run_status.STATES}
+    rows: list[list[object]] = []
+    counts: Counter[str] = Counter()
+    for path in logs:
+        # Its rounds are dropped here: those of a thousand runs would fill the memory of a job.
+        found = run_status.read_outcome(path.with_suffix(""))
+        rows.append([path.relative_to(folder).with_suffix(""), found.state, found.starts, found.settings, str(found)])
+        counts[found.state] += 1
     heads = ["run", "state", "starts", "settings", "result, or what it said last"]
-    total = ", ".join(f"{number} {state}" for state, number in counts.items() if number)
+    total = ", ".join(f"{counts[state]} {state}" for state in run_status.STATES if counts[state])
     return f"{format_columns(heads, rows, right=('starts',))}\n{total}"
 
 

@@ -32,6 +32,9 @@ MOST_BYTES = 1 << 16
 # A holder whose process cannot be looked at (another machine or container) counts as dead after so many seconds without
 # a sign of life.
 MAX_SILENCE_S = 60.0
+# A holder that was silent for less lives, for whoever only looks. Who looks at hundreds of runs would call squeue for
+# each of them.
+FRESH_S = 2 * LOCK_BEAT_S
 
 
 class Lock:
@@ -79,7 +82,7 @@ def describe_dead_holder(folder: Path) -> str | None:
         holder, me = read_holder(path), describe_this_process()
         # To measure a silence takes a file; a process that can be looked at is not judged by its silence.
         silence = 0. if holder.get("processes") == me["processes"] else measure_silence(path)
-        why = find_why_dead(holder, me, silence)
+        why = find_why_dead(holder, me, silence, asks=FRESH_S <= silence < MAX_SILENCE_S)
     except OSError:
         return None
     return f"{describe_holder(holder)}: {why}" if why else ""
@@ -161,14 +164,14 @@ def measure_silence(path: Path) -> float:
     return max(0., silence) if silence > -MAX_SILENCE_S else -silence
 
 
-def find_why_dead(holder: JsonObject, me: JsonObject, silence: float) -> str | None:
-    """Return why a holder counts as dead, None when it may live."""
+def find_why_dead(holder: JsonObject, me: JsonObject, silence: float, asks: bool = True) -> str | None:
+    """Return why a holder counts as dead, None when it may live; `asks`: Slurm, too, whether its job has ended."""
     if holder.get("processes") == me["processes"]:
         return None if read_start_mark(holder["pid"]) == holder["started"] else "that process is gone"
     if me["job"] and holder.get("job") == me["job"] and holder["restart"] < me["restart"]:
         return "its job was started again"
     same_cluster = me["cluster"] and holder.get("cluster") == me["cluster"]
-    if same_cluster and holder.get("job") not in (None, me["job"]) and has_ended(str(holder["job"])):
+    if asks and same_cluster and holder.get("job") not in (None, me["job"]) and has_ended(str(holder["job"])):
         return "its job has ended"
     return f"no sign of life for {silence:.0f} s" if silence >= MAX_SILENCE_S else None
 

@@ -45,7 +45,11 @@ class End(NamedTuple):
 
 def read_end(folder: Path) -> End:
     """Return how the last start of a run ended, as far as can be told from here."""
-    dead = describe_dead_holder(folder)
+    return read_end_behind(folder, describe_dead_holder(folder))
+
+
+def read_end_behind(folder: Path, dead: str | None) -> End:
+    """Return how the last start of a run ended; `dead` is what `describe_dead_holder` says of its lock."""
     if dead == "":
         return End()
     said_at, end = read_last_words(folder)

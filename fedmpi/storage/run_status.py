@@ -6,23 +6,20 @@ from __future__ import annotations
 import json
 import math
 import os
-from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from fedmpi.config.evaluation import name_column
 from fedmpi.config.load import parse_yaml, read_yaml
 from fedmpi.config.old_names import rename_settings
-from fedmpi.errors import FINISHED, SAVED, BadInput
+from fedmpi.errors import BadInput
 from fedmpi.json_values import Json, JsonObject, flatten_settings
 from fedmpi.own_code.changes import describe_accepted
 from fedmpi.paths import describe_unreadable, is_readable
 from fedmpi.storage import run_files
-from fedmpi.storage.job_log import ENDED, LAUNCHER_SAID, STARTED, find_blame, find_job_log, read_job_log
+from fedmpi.storage.evidence import choose_words, decide_state, gather_evidence
 from fedmpi.storage.listing import holds_checkpoint
-from fedmpi.storage.lock import is_run_alive
 from fedmpi.storage.older_versions import add_missing_settings
-from fedmpi.storage.run_end import End, read_end
 from fedmpi.storage.seal import Flaw, open_regular, suggest_remedy
 from fedmpi.task import CLASSIFICATION, TASKS, find_task
 
@@ -65,21 +62,30 @@ class Outcome(NamedTuple):
     @property
     def accuracy(self) -> float:
         """Return the mean accuracy in the last evaluated round; nan if there is none, or targets are learned."""
-        value = self.evaluated[-1].get(CLASSIFICATION.key) if self.evaluated else None
+        value = self.last_evaluated.get(CLASSIFICATION.key)
         return float("nan") if value is None else value
 
     @property
     def reached(self) -> str:
         """Return the mean of the main measure in the last evaluated round as text, such as 81.20 %."""
-        if not self.evaluated:
-            return "-"
-        task = find_task(self.evaluated[-1])
-        return task.format(self.evaluated[-1][task.key])
+        line = self.last_evaluated
+        task = find_task(line)
+        return task.format(line.get(task.key))
+
+    @property
+    def last_evaluated(self) -> JsonObject:
+        """The line of the last round in which clients were evaluated, {} if there is none."""
+        return next(filter(is_evaluated, reversed(self.lines)), {})
 
     @property
     def evaluated(self) -> list[JsonObject]:
         """The lines of rounds in which clients were evaluated."""
         return list_evaluated(self.lines)
+
+    def shorten(self) -> Outcome:
+        """Return it with the first, the last evaluated and the last line alone, from which a board tells the rest."""
+        kept = {id(line): line for line in (*self.lines[:1], self.last_evaluated, *self.lines[-1:]) if line}
+        return self._replace(lines=[*kept.values()])
 
     def __str__(self) -> str:
         if self.result:
@@ -107,45 +113,9 @@ def read_outcome(folder: Path, rounds: int = 0) -> Outcome:
         result, damage = None, str(error)
     if result and result["rounds"] < rounds and result.get("ended") != "stop":
         result = None
-    job = read_job_log(folder)
-    # A start that has printed nothing yet is not the one of which the folder tells.
-    end = End() if result or job.starts and not job.printed.strip() else read_end(folder)
-    alive = not result and is_run_alive(folder)
-    ended_otherwise = not STARTED.fullmatch(job.last) if alive else end.state and end.said not in job.printed
-    if ended_otherwise and is_newer(folder / run_files.LOG, find_job_log(folder)):
-        # A start by hand, which the job's file does not know of, went on after a failure.
-        job = job._replace(printed="", last="")
-    code = ENDED.match(job.last)
-    failed = bool(code and int(code[1]) not in (FINISHED, SAVED))
-    # The launcher may have another code than the run, which has said in this start that it ended in an orderly way.
-    orderly = end.state == "unfinished" and end.said in job.printed
-    blame = "" if alive else find_blame(job.printed)
-    if result:
-        state = "finished"
-    elif damage:
-        state = "failed"
-    elif alive or orderly:
-        state = "unfinished"
-    elif failed and blame:
-        state = "failed"
-    elif end.state in ("failed", "killed"):
-        state = end.state
-    else:
-        state = "failed" if failed else "unfinished" if job.starts or lines or holds_begun_run(folder) else "waiting"
-    end_of_job = "" if STARTED.fullmatch(job.last) else job.last
-    if state in ("failed", "killed"):
-        blame = blame or find_blame(job.printed, LAUNCHER_SAID)
-    said = damage or blame or (state == "unfinished" and end_of_job) or end.said or job.last
-    if state in ("failed", "killed") and end_of_job.startswith("stopped "):
-        said += f"; its job {end_of_job}"
-    return Outcome(state, lines, result, job.starts, job.settings, said)
-
-
-def is_newer(path: Path, than: Path) -> bool:
-    """Say whether a file was written after another one; False if either cannot be looked at."""
-    with suppress(OSError):
-        return path.stat().st_mtime_ns > than.stat().st_mtime_ns
-    return False
+    found = gather_evidence(folder, result, damage, begun=bool(lines) or holds_begun_run(folder))
+    state = decide_state(found)
+    return Outcome(state, lines, result, found.job.starts, found.job.settings, choose_words(found, state))
 
 
 def holds_begun_run(folder: Path) -> bool:

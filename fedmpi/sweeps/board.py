@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -18,17 +19,22 @@ if TYPE_CHECKING:
 STATES_SHOWN_FIRST = ("under way", "failed", "killed", "finished", "unfinished", "waiting")
 # Lines of a terminal that the rows leave free, for the header, the counts, and what was said last.
 AROUND = 7
+# Seconds between two looks at the runs, and how many times longer than a look they are at least: the runs need the
+# processor, and a look reads all that those under way have left.
+LOOK_EVERY_S, LOOK_SHARE = 1., 10
 
 
 class Board:
-    """Use it as a context; `show` is cheap enough to be called several times a second."""
+    """Use it as a context; `show` may be called at any time, and looks at the runs now and then."""
 
     def __init__(self, runs: list[PlannedRun]):
         self.runs = runs
         # the table on a terminal; None if the output goes elsewhere
         self.live: Live | None = None
-        # outcomes of runs that are not under way, which do not change
+        # shortened outcomes of runs that are not under way, which do not change
         self.known: dict[int, Outcome] = {}
+        # when the runs are looked at again
+        self.due = 0.
         if sys.stdout.isatty():
             from rich.live import Live
             self.live = Live(auto_refresh=False)
@@ -52,11 +58,14 @@ class Board:
         else:
             write_stdout(text + "\n")
 
-    def show(self, under_way: list[PlannedRun], waiting: list[PlannedRun]) -> None:
-        """Bring the table up to date."""
-        if self.live:
+    def show(self, under_way: list[PlannedRun], waiting: list[PlannedRun], at_end: bool = False) -> None:
+        """Bring the table up to date, if that is due or the sweep ends."""
+        begin = time.perf_counter()
+        if self.live and (at_end or begin >= self.due):
             with suppress(OSError):
                 self.live.update(self.table(self.states(under_way, waiting), self.live.console.height), refresh=True)
+            end = time.perf_counter()
+            self.due = end + max(LOOK_EVERY_S, LOOK_SHARE * (end - begin))
 
     def states(self, under_way: list[PlannedRun], waiting: list[PlannedRun]) -> list[tuple[PlannedRun, str, Outcome]]:
         """Return each run, its state in this sweep and what it left so far."""
@@ -65,9 +74,9 @@ class Board:
         for run in self.runs:
             if id(run) in running:
                 self.known.pop(id(run), None)
-                found.append((run, "under way", run.outcome()))
+                found.append((run, "under way", run.outcome().shorten()))
             else:
-                known = self.known[id(run)] = self.known.get(id(run)) or run.outcome()
+                known = self.known[id(run)] = self.known.get(id(run)) or run.outcome().shorten()
                 found.append((run, "waiting" if id(run) in queued else known.state, known))
         return found
 

@@ -27,6 +27,7 @@ import dataclasses
 import re
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -230,35 +231,36 @@ def expand(job: SweepJob, path: str | Path, out: Path, scale: str | None) -> lis
     beside, by_name = Path(path).parent / job.config, find_shipped(job.config, "configs")
     source = (by_name if by_name.is_file() and not beside.exists() else beside).resolve()
     runs: list[PlannedRun] = []
-    chosen = {} if scale is None else job.scales[scale]
+    of_scale = {} if scale is None else job.scales[scale]
     job = narrow_job(job, scale)
-    of_all, of_some = {k: v for k, v in chosen.items() if k not in NARROWS}, chosen.get("columns", {})
-    for seed in job.seeds:
-        for column, of_column in job.columns.items():
-            def words(row: str, column: str = column, of_column: JsonObject = of_column,
-                      seed: int = seed) -> list[str]:
-                sources = list_sources(job.rows, row)
-                of_rows = [expand_method_name(job.rows[name]) for name in sources]
-                of_cells = [job.cells.get(name, {}).get(column, {}) for name in sources]
-                given = [job.set, of_all, of_column, *of_rows, of_some.get(column, {}), *of_cells, {"seed": seed}]
-                return [text for settings in given for text in flatten_to_words(settings)]
-            for row in job.rows:
-                overrides, other = words(row), find_other_row(job.rows, row, EQUAL)
-                try:
-                    settings = schema.load_config(str(source), overrides, "")
-                    if other is not None:
-                        overrides.append(equal.find_equal_setting(settings,
-                                                                  schema.load_config(str(source), words(other), "")))
-                        settings = schema.load_config(str(source), overrides, "")
-                except BadInput as error:
-                    raise BadInput(f"{path}: {row} / {column} / seed {seed}: {error}") from None
-                refuse_unchosen((job.measure, *job.also), settings, f"{path}: {row} / {column} / seed {seed}")
-                folder = out / make_slug(row) / make_slug(column) / f"seed-{seed}"
-                runs.append(PlannedRun(row, column, seed, source, overrides, folder, settings))
+    for seed, column, row in product(job.seeds, job.columns, job.rows):
+        overrides, other = list_overrides(job, of_scale, row, column, seed), find_other_row(job.rows, row, EQUAL)
+        where = f"{path}: {row} / {column} / seed {seed}"
+        try:
+            settings = schema.load_config(str(source), overrides, "")
+            if other is not None:
+                equal_to = schema.load_config(str(source), list_overrides(job, of_scale, other, column, seed), "")
+                overrides.append(equal.find_equal_setting(settings, equal_to))
+                settings = schema.load_config(str(source), overrides, "")
+        except BadInput as error:
+            raise BadInput(f"{where}: {error}") from None
+        refuse_unchosen((job.measure, *job.also), settings, where)
+        folder = out / make_slug(row) / make_slug(column) / f"seed-{seed}"
+        runs.append(PlannedRun(row, column, seed, source, overrides, folder, settings))
     refuse_unasked((job.measure, *job.also), [run.settings for run in runs], str(path))
     for run in runs:
         refuse_other(run)
     return runs
+
+
+def list_overrides(job: SweepJob, of_scale: JsonObject, row: str, column: str, seed: int) -> list[str]:
+    """Return what a job sets for a run as key=value, later settings last; `of_scale` is its entry of the scale."""
+    sources, of_all = list_sources(job.rows, row), {k: v for k, v in of_scale.items() if k not in NARROWS}
+    of_rows = [expand_method_name(job.rows[name]) for name in sources]
+    of_cells = [job.cells.get(name, {}).get(column, {}) for name in sources]
+    of_column, narrowed = job.columns[column], of_scale.get("columns", {}).get(column, {})
+    given = [job.set, of_all, of_column, *of_rows, narrowed, *of_cells, {"seed": seed}]
+    return [text for settings in given for text in flatten_to_words(settings)]
 
 
 def refuse_other(run: PlannedRun) -> None:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,7 +60,7 @@ class Sweep:
         self.at_once, self.launcher, self.runs = at_once, find_launcher(ranks), runs
         # Open MPI's mpiexec kills its ranks 2 s after SIGTERM. SIGUSR1 every mpiexec passes on.
         self.stop_signal = signal.SIGTERM if ranks == 1 else signal.SIGUSR1
-        found = [(run, run.outcome()) for run in runs]
+        found = [(run, run.outcome().shorten()) for run in runs]
         self.waiting = [run for run, outcome in found if outcome.state != "finished"]
         self.finished = len(runs) - len(self.waiting)
         self.elsewhere = [run for run in self.waiting if is_run_alive(run.folder)]
@@ -70,7 +71,9 @@ class Sweep:
         self.gpus = list_visible_gpus()
         self.under_way: list[RunProcess] = []
         self.failed: list[tuple[PlannedRun, str]] = []
-        self.stopping = False
+        # whether runs are to save and stop; whether they are to end at once, and how many did
+        self.stopping = self.killing = False
+        self.killed = 0
         # whether a run was started, and whether a line of the job was lost
         self.begun = self.silenced = False
 
@@ -95,23 +98,33 @@ class Sweep:
                 for started in [s for s in self.under_way if s.process.poll() is not None]:
                     self.under_way.remove(started)
                     self.record_end(started)
-            self.show()
+            self.show(at_end=True)
+            if self.killed:
+                self.board.say(f"a second Ctrl-C ended {self.killed} of {len(self.runs)} runs at once: what they had "
+                               "not saved is lost; the same command continues")
         return self.conclude()
 
-    def show(self) -> None:
-        """Bring the table up to date."""
-        self.board.show([started.run for started in self.under_way], self.waiting)
+    def show(self, at_end: bool = False) -> None:
+        """Bring the table up to date, see `Board.show`."""
+        self.board.show([started.run for started in self.under_way], self.waiting, at_end)
 
     def stop(self, number: int, frame: object) -> None:
-        """Ask the runs under way to save and stop."""
+        """Ask the runs under way to save and stop; at a second Ctrl-C, kill them."""
+        self.killing = self.killing or self.stopping and number == signal.SIGINT
         self.stopping = True
         for started in self.under_way:
             self.ask(started)
 
     def ask(self, started: RunProcess) -> None:
-        """Ask a run to save and stop."""
+        """Ask a run to save and stop, or kill it and its group of processes."""
         started.asked = True
-        if started.process.poll() is None:
+        if started.process.poll() is not None:
+            return
+        if self.killing:
+            # Ranks may have groups of their own, but do not outlive their mpiexec.
+            with suppress(ProcessLookupError):
+                os.killpg(started.process.pid, signal.SIGKILL)
+        else:
             started.process.send_signal(self.stop_signal)
 
     def is_done_elsewhere(self, run: PlannedRun) -> bool:
@@ -140,7 +153,7 @@ class Sweep:
                 process = subprocess.Popen(
                     [*self.launcher, *run.words()], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                     env=os.environ | choose_gpu_setting(self.gpus, slot, self.at_once),
-                    # In a session of its own, Ctrl-C reaches it once, through us.
+                    # In a session of its own, Ctrl-C reaches it once, through us. It also makes a group of processes.
                     start_new_session=True)
         except (OSError, StorageError) as error:
             # The user gave a folder that takes no run at all.
@@ -162,7 +175,9 @@ class Sweep:
     def record_end(self, started: RunProcess) -> None:
         """Say what became of a run."""
         run, code = started.run, started.process.returncode
-        stopped = code == errors.SAVED or self.stopping and code in ENDED_BY_STOP
+        killed = self.killing and code == -signal.SIGKILL
+        stopped = code == errors.SAVED or self.stopping and code in ENDED_BY_STOP or killed
+        self.killed += killed
         # It was refused because another process had begun it a moment before.
         elsewhere = code == errors.BAD_INPUT and is_run_alive(run.folder)
         self.note(run, IN_USE_FOR_SWEEP if elsewhere else f"{'stopped' if stopped else 'ended'} with code {code}")

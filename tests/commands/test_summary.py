@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,24 @@ def test_every_run_says_what_became_of_it(folder, monkeypatch):
         "1 failed 1 seed=1 fedmpi: rank 1: no memory", "2 failed 1 seed=2 n1: task 2: Killed",
         "3 unfinished 2 seed=3 start 2 on n1: configs/x.yaml seed=3",
         "10 unfinished 1 seed=10 start 1 on n1: configs/x.yaml seed=10", "1 finished, 2 failed, 2 unfinished"]
+
+
+def test_the_rounds_of_one_run_are_in_memory_at_a_time(tmp_path):
+    """A job array of a thousand runs makes this table inside the memory of each of its tasks."""
+    def measure_peak(runs: int) -> int:
+        folder = tmp_path / f"runs-{runs}"
+        for number in range(runs):
+            (folder / str(number)).mkdir(parents=True)
+            (folder / f"{number}.txt").write_text(START.replace("{0}", str(number)))
+            (folder / str(number) / "metrics.jsonl").write_text('{"round": 1, "accuracy_mean": 0.5}\n' * 2000)
+        tracemalloc.start()
+        try:
+            assert summarise_runs(folder).endswith(f"{runs} unfinished")
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    measure_peak(1)      # what is imported for a table
+    assert measure_peak(12) < 2 * measure_peak(2)
 
 
 def test_runs_in_folders_of_their_own_and_nothing_that_is_no_job(tmp_path, monkeypatch):

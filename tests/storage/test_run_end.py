@@ -100,7 +100,7 @@ def test_when_the_last_start_failed_counts_not_when_an_earlier_one_did(tmp_path)
 
 
 def test_no_file_is_made_to_look_at_a_process_of_this_machine(tmp_path, monkeypatch):
-    """A sweep on a terminal looks at its runs several times a second."""
+    """A sweep on a terminal looks at its runs every second."""
     held = Lock(tmp_path)
     monkeypatch.setattr(lock.tempfile, "TemporaryFile", None)
     assert is_run_alive(tmp_path)
@@ -120,6 +120,25 @@ def test_a_folder_that_cannot_be_written_shows_whether_its_run_lives(tmp_path, m
     monkeypatch.setattr(lock.tempfile, "TemporaryFile", refuse)
     assert is_run_alive(tmp_path) == alive
     assert (describe_dead_holder(tmp_path) == "") == alive
+
+
+@pytest.mark.parametrize("silent, asked, state", [(5, 0, "unfinished"), (30, 1, "killed"), (90, 0, "killed")])
+def test_slurm_is_asked_once_and_only_of_a_run_that_may_live_or_not(tmp_path, monkeypatch, silent, asked, state):
+    """A task of a large array looks at all runs when it ends, and most of them go on, on other nodes."""
+    folder, calls = write_log(tmp_path / "r", BEGUN), tmp_path / "calls"
+    leave_lock(folder, processes="another machine", job="5", cluster="alpha")
+    os.utime(folder / "lock", (time.time() - silent,) * 2)
+    (tmp_path / "squeue").write_text(f"#!/bin/sh\necho >>{calls}\necho COMPLETED\n")
+    (tmp_path / "squeue").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("SLURM_CLUSTER_NAME", "alpha")
+    monkeypatch.setenv("SLURM_JOB_ID", "6")
+    assert read_outcome(folder).state == state
+    assert (len(calls.read_text()) if calls.exists() else 0) == asked
+    # Who wants the folder for a run of its own always asks.
+    held = Lock(folder)
+    assert held.taken_over.endswith("its job has ended")
+    held.release()
 
 
 @pytest.mark.parametrize("printed, left, log, state, said", [

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from fedmpi.storage.run_status import Outcome
+from fedmpi.sweeps import board as board_module
 from fedmpi.sweeps.board import Board, estimate_time_left, make_board_row
 
 
@@ -55,6 +56,43 @@ def test_states_are_asked_for_again_only_while_a_run_is_under_way():
     assert [run.asked for run in runs] == [1, 4, 1, 3]
     later.found = Run("", "failed").found
     assert states([], []) == ["finished", "finished", "failed", "failed"]
+
+
+def test_of_a_run_only_what_the_board_shows_is_kept():
+    lines = [line(0, 80.), *(line(number, 80. + 50 * number, .1) for number in range(1, 4)),
+             {"round": 4, "seconds": 280.}]
+    run, ended = Run("a", lines=lines), Run("b", "finished", lines)
+    board = Board([run, ended])
+    for state, (_, _, found) in zip(("under way", "finished"), board.states([run], []), strict=True):
+        assert found.lines == [lines[0], lines[3], lines[4]]
+        assert make_board_row(run, state, found) == make_board_row(run, state, run.outcome())
+        assert found.accuracy == .1 and found.shorten() == found
+    assert [found.lines for found in board.known.values()] == [[lines[0], lines[3], lines[4]]]
+    # Before the first round, and where no round is evaluated.
+    assert Run("c").outcome().shorten().lines == [] and Run("d", lines=lines[4:]).outcome().shorten().lines == lines[4:]
+
+
+def test_what_a_run_has_reached_is_found_from_its_end():
+    class Unread(dict):
+        """A line that nobody looks into."""
+        __contains__ = get = None
+    found = Run("a", lines=[Unread(), line(2, 1.), {"round": 3, "seconds": 2.}]).outcome()
+    assert (found.reached, found.accuracy) == ("50.00 %", .5)
+
+
+def test_looking_at_the_runs_leaves_them_the_processor(monkeypatch):
+    """At most a tenth of the time is for looks, and at most one look is in a second; the last state is always shown."""
+    now = iter([5., 5.01, 6., 6.02, 9., 38.7, 38.7, 38.8])
+    monkeypatch.setattr(board_module, "time", SimpleNamespace(perf_counter=lambda: next(now)))
+    run = Run("a")
+    board = Board([run])
+    board.live = SimpleNamespace(update=lambda *_, refresh: None, console=SimpleNamespace(height=30))
+    looks = []
+    # Looks at 5 (10 ms), not at 6, at 6.02 (2.98 s, as on a busy file system), not at 38.7 but at the end.
+    for at_end in (False, False, False, False, True):
+        board.show([run], [], at_end)
+        looks.append(run.asked)
+    assert looks == [1, 1, 2, 2, 3]
 
 
 def cells(table) -> list[list[str]]:
