@@ -4,6 +4,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import sys
+import textwrap
 from collections.abc import Callable
 from functools import cache, partial
 from typing import TYPE_CHECKING
@@ -148,15 +149,14 @@ def show_usage(kind: str, found: JsonObject) -> str:
 
 def indent_section(section: JsonObject) -> str:
     """Return a section as YAML, indented by four blanks."""
-    import yaml
-    text = yaml.safe_dump(section, sort_keys=False)
-    return "\n".join("    " + line for line in text.rstrip().splitlines())
+    from fedmpi.config.load import format_yaml
+    return textwrap.indent(format_yaml(section).rstrip(), "    ")
 
 
 def format_scalar(value: object) -> str:
     """Write a setting's value as YAML does."""
-    import yaml
-    return yaml.safe_dump(value, default_flow_style=True, width=1000).removesuffix("\n").removesuffix("\n...")
+    from fedmpi.config.load import format_yaml
+    return format_yaml(value, in_one_line=True)
 
 
 @cache

@@ -25,6 +25,9 @@ def list_settings_without_owner(config: Config) -> list[str]:
         values = chosen if isinstance(chosen, tuple) else (chosen,)
         if given != operator.attrgetter(setting)(usual) and value not in values:
             found.append(f"{setting} = {given} changes nothing: it belongs to {owner}={value}")
+    steps, epochs = config.train.steps, config.train.epochs
+    if steps is not None and epochs != usual.train.epochs:
+        found.append(f"train.epochs = {epochs} sets no local steps: train.steps = {steps} does (null: epochs count)")
     if config.attack and config.attack.kind == "label_flip" and config.attack.scale != type(config.attack).scale:
         found.append(f"attack.scale = {config.attack.scale} changes nothing: kind label_flip has no strength")
     share, how = config.train.participation, config.train.sampling

@@ -76,6 +76,23 @@ Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(
     r"^[-+]?((\d+\.\d*|\.\d+)([eE][-+]?\d+)?|\d+[eE][-+]?\d+|\.inf)$|^\.nan$", re.I), list("-+.0123456789"))
 
 
+class Dumper(yaml.SafeDumper):
+    """Quotes every text that `Loader`, or another reader of YAML, would take for something else, such as "1e5"."""
+
+
+Dumper.yaml_implicit_resolvers = {
+    first: [resolver for kind in (yaml.SafeDumper, Loader) for resolver in kind.yaml_implicit_resolvers.get(first, [])]
+    for first in yaml.SafeDumper.yaml_implicit_resolvers.keys() | Loader.yaml_implicit_resolvers.keys()}
+
+
+def format_yaml(value: object, in_one_line: bool = False) -> str:
+    """Return YAML text that `parse_yaml` reads as the same value: as a file, or in one line by the alphabet."""
+    if not in_one_line:
+        return yaml.dump(value, Dumper=Dumper, sort_keys=False)
+    text = yaml.dump(value, Dumper=Dumper, default_flow_style=True, width=MAX_CHARACTERS)
+    return text.removesuffix("\n").removesuffix("\n...")
+
+
 def read_yaml(path: Path) -> str:
     """Return the text of a YAML file. Raises OSError, and ValueError if it is too long, not UTF-8 or a device."""
     mode = os.stat(path).st_mode

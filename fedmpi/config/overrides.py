@@ -33,11 +33,15 @@ def apply_overrides(values: JsonObject, overrides: Sequence[str] | Mapping[str, 
     for key, new in read_overrides(overrides):
         *parents, last = key.split(".")
         section = values
-        for name in parents:
+        for depth, name in enumerate(parents, 1):
             inner = section.get(name)
             if isinstance(inner, str) and name in NAMED_SECTIONS:
                 inner = {"name": inner}
-            section[name] = section = inner if isinstance(inner, dict) else {}
+            if not isinstance(inner, dict | None):
+                where = ".".join(parents[:depth])
+                raise BadInput(f"{key}: {where} is {shorten_value(inner)} and no mapping of settings"
+                               + f" (did you mean data.name={inner}?)" * (where == "data" and isinstance(inner, str)))
+            section[name] = section = {} if inner is None else inner
         old = section.get(last)
         if isinstance(old, dict) and isinstance(new, str) and last in NAMED_SECTIONS:
             new = {**({} if old.get("name") not in (None, new) else old), "name": new}

@@ -10,7 +10,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from types import CodeType
 
-PACKAGE = Path(__file__).parent.parent
+PACKAGE = Path(__file__).resolve().parent.parent
 GROUPS = ("fedmpi.methods", "fedmpi.models", "fedmpi.datasets", "fedmpi.partitions", "fedmpi.measures")
 # Folders of these names hold installed packages.
 INSTALLATIONS = ("site-packages", "dist-packages")

@@ -9,8 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
-import yaml
 
+from fedmpi.config.load import format_yaml
 from fedmpi.errors import BadInput, FedmpiError, StorageError
 from fedmpi.json_values import JsonObject
 from fedmpi.paths import is_wrong_path, shorten_path, write_text
@@ -164,7 +164,7 @@ class RunFolder:
 
     def store_config(self, plain: JsonObject) -> None:
         """Write config.yaml."""
-        self.replace(run_files.CONFIG, yaml.safe_dump(plain, sort_keys=False))
+        self.replace(run_files.CONFIG, format_yaml(plain))
 
     def store_clients(self, table: str) -> None:
         """Write clients.csv."""

@@ -31,11 +31,9 @@ from itertools import product
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
-import yaml
-
 from fedmpi import registry
 from fedmpi.config import schema
-from fedmpi.config.load import parse_yaml, read_yaml, refuse_endless
+from fedmpi.config.load import format_yaml, parse_yaml, read_yaml, refuse_endless
 from fedmpi.config.overrides import is_one_value
 from fedmpi.config.schema import Config
 from fedmpi.errors import BadInput
@@ -287,8 +285,7 @@ def flatten_to_words(settings: JsonObject, prefix: str = "") -> list[str]:
     texts = []
     for key, value in settings.items():
         if is_one_value(f"{prefix}{key}", value):
-            flow = yaml.safe_dump(value, default_flow_style=True, width=10_000).strip()
-            texts.append(f"{prefix}{key}={flow.removesuffix('...').strip()}")
+            texts.append(f"{prefix}{key}={format_yaml(value, in_one_line=True)}")
         else:
             texts += flatten_to_words(value, f"{prefix}{key}.")
     return texts

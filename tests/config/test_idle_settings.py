@@ -47,6 +47,13 @@ def test_what_belongs_to_a_value_that_is_not_chosen(section, setting, usual, unu
     assert idle(**{section: {setting: unusual, **with_owner}}) == []
 
 
+@pytest.mark.parametrize("train, said", [
+    ({"epochs": 5}, []), ({"steps": 10}, []), ({"steps": 10, "epochs": 1}, []), ({"steps": 10, "epochs": 5}, [
+        "train.epochs = 5 sets no local steps: train.steps = 10 does (null: epochs count)"])])
+def test_epochs_beside_steps(train, said):
+    assert idle(train=train) == said
+
+
 def test_other_changes_of_images_do_not_pad():
     assert len(idle(train={"padding": 2, "augment": ["flip"]})) == 1
 

@@ -20,6 +20,22 @@ def test_values(text, value):
     assert found == value and type(found) is type(value)
 
 
+@pytest.mark.parametrize("value", [
+    "1e5", "1.5e5", "-.5", "2.", ".inf", "-.INF", "1E3", "1_000", "010", "1:30", "0x1f", "yes", "no", "on", "truex",
+    "~", "null", "", "2024-01-02", "a: b", "#1", "x #1", "...", "é", "x" * 200 + " y", 1e-5, 1e300, -3, True, None, [], {},
+    {"label": "1e5", "b": [1, "2"], "a": {"1.5e5": "-.5"}}])
+def test_what_is_written_is_read_as_the_same(value):
+    for in_one_line in (False, True):
+        text = load.format_yaml(value, in_one_line)
+        assert load.parse_yaml(text) == value and type(load.parse_yaml(text)) is type(value)
+    assert "\n" not in text
+
+
+def test_a_file_keeps_the_order_of_settings_and_a_line_sorts_them():
+    assert load.format_yaml({"b": 1, "a": {"d": 2, "c": 3}}) == "b: 1\na:\n  d: 2\n  c: 3\n"
+    assert load.format_yaml({"b": 1, "a": {"d": 2, "c": 3}}, in_one_line=True) == "{a: {c: 3, d: 2}, b: 1}"
+
+
 def test_not_a_number_is_one():
     assert math.isnan(load.parse_yaml(".nan")) and load.parse_yaml("-.nan") == "-.nan"
 

@@ -35,6 +35,13 @@ FEDMHC = "method: {name: fedmhc, M: 3}"
     (FEDMHC, ["method.name=nothing"], "command line: method: method 'nothing' is not known"),
     ("method: nothing", ["method.M=3"], "c.yaml: method: method 'nothing' is not known"),
     (FEDMHC, ["method.name=fedavg"], "c.yaml and command line: method.M is not a setting of FedAvg"),
+    ("", ["data=mnist", "data.clients=50"], "command line: data.clients: data is 'mnist' and no mapping of settings "
+     "(did you mean data.name=mnist?)"),
+    ("data: mnist", ["data.partition.alpha=1"], "command line: data.partition.alpha: data is 'mnist' and no "
+     "mapping of settings (did you mean data.name=mnist?)"),
+    ("method: 3", ["method.M=2"], "command line: method.M: method is 3 and no mapping of settings"),
+    ("data: {split: [.6, .4]}", {"data": {"split.x": 1}}, "keyword arguments: data.split.x: data.split is [0.6, "
+     "0.4] and no mapping of settings"),
     ("", ["data=3"], "command line: data must be a mapping"), ("", ["train={lr: -1}"], "command line: train.lr = -1: "),
     ("", ["a.b=1"], "command line: a is not a setting"), ("", ["odd key=1"], "command line: odd key is not a setting"),
     ("data: {new_clients: 5}", ["data.clients=5"], "c.yaml and command line: data.new_clients = 5: with clients = 5"),
