@@ -22,8 +22,8 @@ def test_values(text, value):
 
 @pytest.mark.parametrize("value", [
     "1e5", "1.5e5", "-.5", "2.", ".inf", "-.INF", "1E3", "1_000", "010", "1:30", "0x1f", "yes", "no", "on", "truex",
-    "~", "null", "", "2024-01-02", "a: b", "#1", "x #1", "...", "é", "x" * 200 + " y", 1e-5, 1e300, -3, True, None, [], {},
-    {"label": "1e5", "b": [1, "2"], "a": {"1.5e5": "-.5"}}])
+    "~", "null", "", "2024-01-02", "a: b", "#1", "x #1", "...", "é", "x" * 200 + " y", 1e-5, 1e300, -3, True, None,
+    [], {}, {"label": "1e5", "b": [1, "2"], "a": {"1.5e5": "-.5"}}])
 def test_what_is_written_is_read_as_the_same(value):
     for in_one_line in (False, True):
         text = load.format_yaml(value, in_one_line)
