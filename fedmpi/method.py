@@ -248,7 +248,7 @@ class Method:
 
     def server(self, shared: State, up: RowsByField, who: Participants) -> State:
         """Return the next Shared from what the participants sent. A field that was not modified is not sent again.
-        Modify fields by PyTorch, never through .numpy(): Tensor._version tells whether one was modified."""
+        Modify fields with PyTorch operations, never through .numpy(): Tensor._version tells what was modified."""
         return shared
 
     def personal(self, shared: State, mine: State, data: ClientData) -> Weights:

@@ -246,7 +246,8 @@ def sweep(job: str | os.PathLike[str], *, scale: str | None = None, out: str | o
 
     Raises:
         BadInput: if the job cannot be run.
-        GivenUp: if runs are left, because a signal stopped them or another process runs them; call again to go on.
+        GivenUp: if runs are left, because a signal stopped them (a second Ctrl-C ends them at once) or another process
+            runs them; call again to go on.
         FedmpiError: if a run failed; the others have run."""
     from fedmpi.sweeps import changed_code
     from fedmpi.sweeps import job as jobs

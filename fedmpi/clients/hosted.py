@@ -155,7 +155,8 @@ class HostedClients:
             self.context.has_begun = True
             evaluates = evaluates and self.checked.may_differ_after_training
             after = self.config.evaluate.after_training if evaluates else "off"
-            self.here, absent = [*map(int, here)], np.setdiff1d(self.clients, everybody).tolist()
+            self.here = [*map(int, here)]
+            absent = np.setdiff1d(self.clients, everybody).tolist() if after == "all" or self.method.idles else []
             self._train_participants(round, evaluates=after != "off")
             # who is lost or left out does what all do that do not take part, wholly
             self.portions.clear()

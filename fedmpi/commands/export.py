@@ -205,7 +205,7 @@ def choose_checkpoint(run: Path, rows: bool = True) -> tuple[Path, list[str]]:
     """Return the checkpoint to take, and what to say of newer ones that are damaged. Raises BadInput.
 
     Args:
-        rows: also damaged in the clients' rows."""
+        rows: verify the clients' rows, too."""
     if run.is_file():
         return run, []
     path, refused = checkpoint.find_newest(run / run_files.CHECKPOINTS, rows)

@@ -11,7 +11,6 @@ from fedmpi.json_values import JsonObject
 from fedmpi.paths import describe_unreadable, is_readable
 from fedmpi.storage import run_files, run_status
 from fedmpi.storage.listing import find_saved_round
-from fedmpi.storage.lock import is_run_alive
 from fedmpi.storage.run_end import read_end
 from fedmpi.task import choose_heading
 from fedmpi.text import format_columns, format_duration
@@ -111,7 +110,7 @@ def collect_status(name: str, folder: Path, planned: int | None = None) -> JsonO
     outcome = run_status.read_outcome(folder, planned or 0)
     rate = compute_seconds_per_round(outcome.lines)
     silence = compute_seconds_since_sign(folder)
-    state, saved = find_state(folder, outcome.state, silence, rate), find_saved_round(folder)
+    state, saved = find_state(outcome, silence, rate), find_saved_round(folder)
     left = max(0, rounds - outcome.round) * rate if rounds and rate is not None else None
     note = damage or (outcome.said if state in ("stopped", "failed", "killed") else "")
     if state == "silent":
@@ -129,18 +128,17 @@ def collect_status(name: str, folder: Path, planned: int | None = None) -> JsonO
             "seconds_since_last_sign": silence, "saved_round": saved, "note": note}
 
 
-def find_state(folder: Path, state: str, silence: float | None, rate: float | None) -> str:
+def find_state(outcome: run_status.Outcome, silence: float | None, rate: float | None) -> str:
     """Return the state of a run, among them whether it goes on at present.
 
     Args:
-        folder: the run folder
-        state: of its `Outcome`
+        outcome: what became of the run
         silence: seconds since its last round or line of the log
         rate: seconds of a round"""
-    if state != "finished" and is_run_alive(folder):
+    if outcome.alive:
         patience = max(SILENT_S, SILENT_ROUNDS * (rate or 0.))
         return "silent" if rate is not None and silence is not None and silence > patience else "running"
-    return "stopped" if state == "unfinished" else state
+    return "stopped" if outcome.state == "unfinished" else outcome.state
 
 
 def read_planned_rounds(folder: Path) -> tuple[int | None, str]:

@@ -1,6 +1,6 @@
 """Settings that cannot act in a run: those that ask for something after its last round, and those that belong to a
 value that another setting does not have. They are not errors, since a table may vary the other setting or raise
-`rounds`, but worth a line."""
+`rounds`, but worth a line. So is train.epochs beside train.steps."""
 from __future__ import annotations
 
 import operator
@@ -27,7 +27,8 @@ def list_settings_without_owner(config: Config) -> list[str]:
             found.append(f"{setting} = {given} changes nothing: it belongs to {owner}={value}")
     steps, epochs = config.train.steps, config.train.epochs
     if steps is not None and epochs != usual.train.epochs:
-        found.append(f"train.epochs = {epochs} sets no local steps: train.steps = {steps} does (null: epochs count)")
+        found.append(f"train.epochs = {epochs} sets no local steps, since train.steps = {steps} does; it only scales a "
+                     "method's other passes, such as head_epochs (train.steps = null: epochs count)")
     if config.attack and config.attack.kind == "label_flip" and config.attack.scale != type(config.attack).scale:
         found.append(f"attack.scale = {config.attack.scale} changes nothing: kind label_flip has no strength")
     share, how = config.train.participation, config.train.sampling

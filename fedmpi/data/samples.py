@@ -260,8 +260,6 @@ def refuse_other_task(pool: Dataset, task: str, where: str) -> None:
                        "numbers are to be predicted, or store the classes as integers from 0")
 
 
-
-
 def find_vocabulary_size(pool: Dataset) -> int | None:
     """Return how many rows an embedding table needs: the largest token id plus one. None if there are no tokens."""
     if pool.x_train.dtype.kind != "i":

@@ -145,12 +145,17 @@ def change_batches(
     if kind is not None:
         local = local._replace(kind=check_kind(kind))
         if kind == "fine_tuning":
-            local = local._replace(lr=local.lr if local.full_lr is None else local.full_lr, decay=1.)
+            local = local._replace(lr=find_full_lr(local), decay=1.)
     if epochs is None:
         return local if steps is None else local._replace(steps=steps)
     if steps is None and local.steps is not None:
         steps = -(-epochs * local.steps // max(1, local.epochs))
     return local._replace(epochs=epochs, steps=steps)
+
+
+def find_full_lr(local: LocalTraining) -> float:
+    """Return the learning rate without lr_decay, schedule and warm-up."""
+    return local.lr if local.full_lr is None else local.full_lr
 
 
 def make_generator(seed: int, round: int, client: int, stream: int) -> np.random.Generator:

@@ -52,7 +52,11 @@ def bind_method(method: Method, model: Model) -> Method:
 def with_local_batchnorm(method: Method) -> Method:
     """Return a method with the same settings whose class has LocalBatchNorm as its first base. It has no model yet."""
     cls = type(method)
-    ours = type(cls.__name__, (LocalBatchNorm, cls), {"__module__": cls.__module__, "__doc__": cls.__doc__})
+    about: dict[str, object] = {"__module__": cls.__module__, "__doc__": cls.__doc__}
+    if cls.trained is Method.trained:
+        # Else it would seem to have a model right after training.
+        about["trained"] = Method.trained
+    ours = type(cls.__name__, (LocalBatchNorm, cls), about)
     return ours(**{name: getattr(method, name) for name in list_setting_names(cls)})
 
 

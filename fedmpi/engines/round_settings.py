@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from fedmpi.engines.batch_plan import LocalTraining, count_local_steps
+from fedmpi.engines.batch_plan import LocalTraining, count_local_steps, find_full_lr
 
 
 class RoundSettings:
@@ -41,7 +41,7 @@ class RoundSettings:
     @property
     def full_lr(self) -> float:
         """Return the learning rate without lr_decay, schedule and warm-up."""
-        return self.local.lr if self.local.full_lr is None else self.local.full_lr
+        return find_full_lr(self.local)
 
     @property
     def decay(self) -> float:

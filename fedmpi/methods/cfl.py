@@ -41,7 +41,7 @@ class Shared(NamedTuple):
     cluster: Tensor
     # () int64, the number of clusters
     count: Tensor
-    # () norm of the largest update of the first round, over its `decay`; 0 before it
+    # () norm of the largest update of the first round, divided by the `decay` of that round; 0 before it
     unit: Tensor
 
 
@@ -58,7 +58,8 @@ class CFL(Method):
     M: Annotated[ModelCount, "largest number of models"] = 10
     eps1: Annotated[float, Ge(0), "a cluster is split if the norm of its mean update is below this"] = .3
     eps2: Annotated[float, Ge(0), "and if the largest norm of its members' updates is above this"] = .5
-    relative: Annotated[bool, "eps1 and eps2 are fractions of the largest update's norm in the first round"] = True
+    relative: Annotated[bool, "eps1 and eps2 are fractions of the largest update's norm in the first round, "
+                        "which goes with the learning rate"] = True
     after: Annotated[int, Ge(0), "rounds before the first split"] = 20
 
     title = "CFL"

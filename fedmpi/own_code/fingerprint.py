@@ -19,7 +19,14 @@ from importlib.metadata import PackageNotFoundError, packages_distributions, ver
 from pathlib import Path
 
 from fedmpi.errors import BadInput
-from fedmpi.own_code.places import PACKAGE, holds_packages, is_library, is_own_module, list_plug_ins, show_relative_path
+from fedmpi.own_code.places import (
+    PACKAGE_NAME,
+    holds_packages,
+    is_library,
+    is_own_module,
+    list_plug_ins,
+    show_relative_path,
+)
 
 # A hash by module; None for code without a file.
 Fingerprint = dict[str, str | None]
@@ -57,7 +64,7 @@ def find_home_modules(thing: object) -> set[str]:
         names = {thing.__module__} | {base.__module__ for base in thing.__mro__ if is_own_module(base.__module__)}
     else:
         names = {getattr(thing, "__module__", None) or type(thing).__module__}
-    return {name for name in names if name.partition(".")[0] not in (PACKAGE.name, "builtins")}
+    return {name for name in names if name.partition(".")[0] not in (PACKAGE_NAME, "builtins")}
 
 
 def hash_module(name: str) -> Fingerprint:
@@ -96,7 +103,7 @@ def hash_tree(root: Path, start: dict[str, Path], only: str) -> Fingerprint:
         found[name] = hash_file(path)
         for imported in list_imports(path, name):
             top = imported.partition(".")[0]
-            if top != PACKAGE.name and only in ("", top):
+            if top != PACKAGE_NAME and only in ("", top):
                 waiting |= {n: p for n, p in find_files(root, imported).items() if n not in found}
     return found
 

@@ -10,7 +10,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from types import CodeType
 
-PACKAGE = Path(__file__).resolve().parent.parent
+PACKAGE, PACKAGE_NAME = Path(__file__).resolve().parent.parent, __name__.partition(".")[0]
 GROUPS = ("fedmpi.methods", "fedmpi.models", "fedmpi.datasets", "fedmpi.partitions", "fedmpi.measures")
 # Folders of these names hold installed packages.
 INSTALLATIONS = ("site-packages", "dist-packages")
@@ -44,13 +44,13 @@ def list_plug_ins() -> set[str]:
 
 def is_built_in(thing: object) -> bool:
     """Say whether a class or a function is part of fedmpi."""
-    return str(getattr(thing, "__module__", "")).partition(".")[0] == PACKAGE.name
+    return str(getattr(thing, "__module__", "")).partition(".")[0] == PACKAGE_NAME
 
 
 def is_own_module(name: str) -> bool:
     """Say whether a module that was imported is the user's own. One without a file is, if it is `__main__`."""
     top = name.partition(".")[0]
-    if top == PACKAGE.name:
+    if top == PACKAGE_NAME:
         return False
     path = getattr(sys.modules.get(name), "__file__", None)
     return name == "__main__" if path is None else not is_library(Path(path)) or top in list_plug_ins()

@@ -18,7 +18,7 @@ from types import CodeType, EllipsisType, FunctionType, MethodType, ModuleType
 import numpy as np
 
 from fedmpi.own_code.fingerprint import Fingerprint, find_home_modules, hash_module, hash_own_code
-from fedmpi.own_code.places import PACKAGE, is_own_module
+from fedmpi.own_code.places import PACKAGE_NAME, is_own_module
 
 # Values that are told by their text.
 PLAIN = (type(None), bool, int, float, complex, str, bytes, range, slice, EllipsisType, PurePath)
@@ -75,7 +75,7 @@ def hash_part_without_file(thing: object) -> str:
 
 def has_no_file(name: str | None) -> bool:
     """Say whether a module is one of a notebook, of standard input or of exec, and no part of Python."""
-    if name is None or name.partition(".")[0] in (PACKAGE.name, *sys.builtin_module_names):
+    if name is None or name.partition(".")[0] in (PACKAGE_NAME, *sys.builtin_module_names):
         return False
     module = sys.modules.get(name)
     # What Python brings without a file has been found in some way.

@@ -78,10 +78,11 @@ def choose_highest(ids: np.ndarray, losses: np.ndarray, count: int) -> np.ndarra
 def choose_addressed(
     config: Config, checked: CheckedMethod, sizes: np.ndarray, who: Participants, evaluates: bool
 ) -> Participants:
-    """Return whom the server addresses in a round: the participants, or all clients if all are evaluated after it.
+    """Return whom the server addresses in a round: the participants, or all clients if all are evaluated right
+    after training.
 
     Args:
-        checked: the method; who has no model to evaluate right after training trains for nothing.
+        checked: the method. If it has no model right after training, only the participants are addressed.
         sizes: training samples of each client, (N,).
         who: the participants.
         evaluates: clients are evaluated right after their training in this round."""

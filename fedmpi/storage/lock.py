@@ -32,8 +32,8 @@ MOST_BYTES = 1 << 16
 # A holder whose process cannot be looked at (another machine or container) counts as dead after so many seconds without
 # a sign of life.
 MAX_SILENCE_S = 60.0
-# A holder that was silent for less lives, for whoever only looks. Who looks at hundreds of runs would call squeue for
-# each of them.
+# A holder with a sign of life in the last FRESH_S seconds lives for a command that only looks. Slurm is not asked: with
+# hundreds of runs, squeue would be called for each.
 FRESH_S = 2 * LOCK_BEAT_S
 
 
@@ -67,11 +67,14 @@ class Lock:
 
 def is_run_alive(folder: Path) -> bool:
     """Say whether a run is under way in a folder, as far as can be told from here."""
-    return describe_dead_holder(folder) == ""
+    return describe_dead_holder(folder, asks_always=True) == ""
 
 
-def describe_dead_holder(folder: Path) -> str | None:
+def describe_dead_holder(folder: Path, asks_always: bool = False) -> str | None:
     """Say who left the lock of a folder behind, and why it counts as dead.
+
+    Args:
+        asks_always: ask Slurm about every holder; else only about one that was silent for FRESH_S to MAX_SILENCE_S.
 
     Returns:
         "" if the holder may live; None if there is no lock, or none that can be read"""
@@ -82,7 +85,7 @@ def describe_dead_holder(folder: Path) -> str | None:
         holder, me = read_holder(path), describe_this_process()
         # To measure a silence takes a file; a process that can be looked at is not judged by its silence.
         silence = 0. if holder.get("processes") == me["processes"] else measure_silence(path)
-        why = find_why_dead(holder, me, silence, asks=FRESH_S <= silence < MAX_SILENCE_S)
+        why = find_why_dead(holder, me, silence, asks_always or FRESH_S <= silence < MAX_SILENCE_S)
     except OSError:
         return None
     return f"{describe_holder(holder)}: {why}" if why else ""
@@ -165,7 +168,10 @@ def measure_silence(path: Path) -> float:
 
 
 def find_why_dead(holder: JsonObject, me: JsonObject, silence: float, asks: bool = True) -> str | None:
-    """Return why a holder counts as dead, None when it may live; `asks`: Slurm, too, whether its job has ended."""
+    """Return why a holder counts as dead, None when it may live.
+
+    Args:
+        asks: ask Slurm, too, whether the holder's job has ended."""
     if holder.get("processes") == me["processes"]:
         return None if read_start_mark(holder["pid"]) == holder["started"] else "that process is gone"
     if me["job"] and holder.get("job") == me["job"] and holder["restart"] < me["restart"]:

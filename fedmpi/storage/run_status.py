@@ -53,6 +53,8 @@ class Outcome(NamedTuple):
     settings: str
     # what was said of its end, or what its job said last
     said: str
+    # whether its process goes on, as far as can be told from here
+    alive: bool = False
 
     @property
     def round(self) -> int:
@@ -115,7 +117,8 @@ def read_outcome(folder: Path, rounds: int = 0) -> Outcome:
         result = None
     found = gather_evidence(folder, result, damage, begun=bool(lines) or holds_begun_run(folder))
     state = decide_state(found)
-    return Outcome(state, lines, result, found.job.starts, found.job.settings, choose_words(found, state))
+    return Outcome(state, lines, result, found.job.starts, found.job.settings, choose_words(found, state),
+                   found.alive)
 
 
 def holds_begun_run(folder: Path) -> bool:

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 STATES_SHOWN_FIRST = ("under way", "failed", "killed", "finished", "unfinished", "waiting")
 # Lines of a terminal that the rows leave free, for the header, the counts, and what was said last.
 AROUND = 7
-# Seconds between two looks at the runs, and how many times longer than a look they are at least: the runs need the
-# processor, and a look reads all that those under way have left.
-LOOK_EVERY_S, LOOK_SHARE = 1., 10
+# A pause between two looks at the runs takes at least so many seconds, and at least so many times as long as the look:
+# the runs need the processor, and a look reads all that those under way have left.
+LOOK_EVERY_S, PAUSE_PER_LOOK = 1., 10
 
 
 class Board:
@@ -65,7 +65,7 @@ class Board:
             with suppress(OSError):
                 self.live.update(self.table(self.states(under_way, waiting), self.live.console.height), refresh=True)
             end = time.perf_counter()
-            self.due = end + max(LOOK_EVERY_S, LOOK_SHARE * (end - begin))
+            self.due = end + max(LOOK_EVERY_S, PAUSE_PER_LOOK * (end - begin))
 
     def states(self, under_way: list[PlannedRun], waiting: list[PlannedRun]) -> list[tuple[PlannedRun, str, Outcome]]:
         """Return each run, its state in this sweep and what it left so far."""

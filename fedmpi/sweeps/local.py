@@ -32,7 +32,7 @@ from fedmpi.text import format_duration, printable
 
 # Codes of runs that were asked to stop before they could save: of a process, a shell, and MPICH's mpiexec.
 ENDED_BY_STOP = [code for number in (signal.SIGTERM, signal.SIGUSR1) for code in (-number, 128 + number, number)]
-# between two looks at the runs
+# Seconds between two looks at the processes of the runs.
 POLL_S = .2
 
 
@@ -100,8 +100,8 @@ class Sweep:
                     self.record_end(started)
             self.show(at_end=True)
             if self.killed:
-                self.board.say(f"a second Ctrl-C ended {self.killed} of {len(self.runs)} runs at once: what they had "
-                               "not saved is lost; the same command continues")
+                self.board.say(f"Ctrl-C after a first signal ended {self.killed} of {len(self.runs)} runs at once: "
+                               "what they had not saved is lost; the same command continues")
         return self.conclude()
 
     def show(self, at_end: bool = False) -> None:

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from fedmpi.clients.checked_method import CheckedMethod
 from fedmpi.config.schema import Evaluate
+from fedmpi.engines.batchnorm import with_local_batchnorm
 from fedmpi.engines.vmap import Vmap
 from fedmpi.methods.fedamp import FedAMP
 from tests.federations import Lab, method
@@ -62,6 +64,12 @@ def test_nobody_trains_to_be_measured_if_the_method_has_no_model_after_training(
     there = lab.round(0, evaluates=True).ids
     assert sorted(trained)[:5 + others] == sorted({*there, *trained}) and len(trained) == 5 + others
     assert all(ids.tolist() == there.tolist() for ids in addressed) and bool(addressed) is (name == "fedamp")
+
+
+@pytest.mark.parametrize("name, differs", [("ditto", False), ("fedmhc", False), ("fedavg", True)])
+def test_statistics_of_ones_own_bring_no_model_after_training(name, differs, mlp):
+    checked = CheckedMethod(with_local_batchnorm(method(name, mlp)), None, None, 10)
+    assert checked.may_differ_after_training is differs
 
 
 @pytest.mark.parametrize("name", marked(*NAMES))

@@ -49,7 +49,8 @@ def test_what_belongs_to_a_value_that_is_not_chosen(section, setting, usual, unu
 
 @pytest.mark.parametrize("train, said", [
     ({"epochs": 5}, []), ({"steps": 10}, []), ({"steps": 10, "epochs": 1}, []), ({"steps": 10, "epochs": 5}, [
-        "train.epochs = 5 sets no local steps: train.steps = 10 does (null: epochs count)"])])
+        "train.epochs = 5 sets no local steps, since train.steps = 10 does; it only scales a method's other passes, "
+        "such as head_epochs (train.steps = null: epochs count)"])])
 def test_epochs_beside_steps(train, said):
     assert idle(train=train) == said
 

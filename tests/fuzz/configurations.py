@@ -12,6 +12,7 @@ import yaml
 
 from fedmpi import registry
 from fedmpi.config import schema
+from fedmpi.config.load import format_yaml
 from fedmpi.settings import list_setting_names
 from tests.fuzz.case import Case
 from tests.fuzz.reference import CONFIG, Reference
@@ -60,7 +61,7 @@ def build(draw: random.Random, folder: Path, reference: Reference) -> Case:
 def write(value: object) -> str:
     """Return a value as YAML, or as JSON if YAML cannot hold it."""
     try:
-        return yaml.safe_dump(value, default_flow_style=True, width=10**9).removesuffix("\n").removesuffix("\n...")
+        return format_yaml(value, in_one_line=True)
     except (yaml.YAMLError, UnicodeError):
         return json.dumps(value)
 

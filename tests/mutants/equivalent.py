@@ -28,17 +28,13 @@ EQUIVALENT: list[tuple[str, str, str, str]] = [
      "drawn -= 1",
      "only whether it is 0 counts"),
     ("fedmpi.storage.lock:read_holder",
-     "with suppress(FileNotFoundError, ValueError, TypeError):",
-     "with suppress(FileNotFoundError, TypeError, ValueError):",
+     "with suppress(FileNotFoundError, ValueError, TypeError, RecursionError):",
+     "with suppress(FileNotFoundError, TypeError, ValueError, RecursionError):",
      "the order of the errors means nothing"),
     ("fedmpi.sweeps.board:Board.__init__",
      "self.live = Live(auto_refresh=False)",
      "self.live = Live(auto_refresh=True)",
      "a thread would draw the same table again"),
-    ("fedmpi.sweeps.job:flatten_to_words",
-     "flow = yaml.safe_dump(value, default_flow_style=True, width=10_000).strip()",
-     "flow = yaml.safe_dump(value, default_flow_style=True, width=10001).strip()",
-     "any width that no value reaches"),
 ]
 
 # (qualified name of a definition, or `module:` for all of it, why no test on a plain machine can run it)

@@ -135,7 +135,8 @@ def test_slurm_is_asked_once_and_only_of_a_run_that_may_live_or_not(tmp_path, mo
     monkeypatch.setenv("SLURM_JOB_ID", "6")
     assert read_outcome(folder).state == state
     assert (len(calls.read_text()) if calls.exists() else 0) == asked
-    # Who wants the folder for a run of its own always asks.
+    # Who starts runs, or wants the folder for one, always asks.
+    assert not is_run_alive(folder)
     held = Lock(folder)
     assert held.taken_over.endswith("its job has ended")
     held.release()

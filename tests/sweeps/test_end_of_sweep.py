@@ -28,8 +28,8 @@ CONTINUES = "0 of 3 runs finished, 3 left: the same command continues"
 @pytest.mark.parametrize("first", ["INT", "TERM"])
 def test_a_second_interrupt_ends_runs_that_ignore_the_first(sweep, tmp_path, first):
     code, said = sweep(f"*) {DEAF.format(first, 'INT')}")
-    assert (code, said) == (75, ["a second Ctrl-C ended 1 of 3 runs at once: what they had not saved is lost; the same "
-                                 "command continues", CONTINUES])
+    assert (code, said) == (75, ["Ctrl-C after a first signal ended 1 of 3 runs at once: what they had not saved is "
+                                 "lost; the same command continues", CONTINUES])
     child = int((tmp_path / "out/a/one/seed-0/child").read_text())
     give_up = time.monotonic() + 60
     while read_start_mark(child) is not None:
@@ -59,4 +59,4 @@ def test_a_second_interrupt_while_a_run_is_being_started_ends_it_too(sweep, monk
             signal.raise_signal(signal.SIGINT)
     monkeypatch.setattr(local.subprocess, "Popen", Popen)
     code, said = sweep("*) trap '' TERM; for i in {1..300}; do sleep .01; done; exit 1 ;;")
-    assert (code, said[1:]) == (75, [CONTINUES]) and said[0].startswith("a second Ctrl-C ended 1 of 3 runs at once")
+    assert (code, said[1:]) == (75, [CONTINUES]) and said[0].startswith("Ctrl-C after a first signal ended 1 of 3")

@@ -115,5 +115,6 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.commands.status:compute_seconds_per_round", "lines[-ROUNDS_OF_THE_RATE - 1:]", "lines"),
     ("fedmpi.commands.status:collect_status", "rounds - outcome.round", "rounds"),
     ("fedmpi.commands.status:find_state", "max(SILENT_S, SILENT_ROUNDS * (rate or 0.))", "SILENT_S"),
-    ("fedmpi.commands.status:find_state", '"stopped" if state == "unfinished" else state', "state"),
+    ("fedmpi.commands.status:find_state", '"stopped" if outcome.state == "unfinished" else outcome.state',
+     "outcome.state"),
 ]

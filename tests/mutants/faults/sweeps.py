@@ -110,7 +110,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.sweeps.board:Board.states", "self.known.pop(id(run), None)", "pass"),
     ("fedmpi.sweeps.board:Board.table", "height - AROUND", "height"),
     ("fedmpi.sweeps.board:Board.show", "at_end or ", ""),
-    ("fedmpi.sweeps.board:Board.show", "LOOK_SHARE * (end - begin)", "0"),
+    ("fedmpi.sweeps.board:Board.show", "PAUSE_PER_LOOK * (end - begin)", "0"),
     ("fedmpi.sweeps.board:Board.show", "max(LOOK_EVERY_S, ", "max(0, "),
     ("fedmpi.sweeps.board:Board.states", '"under way", run.outcome().shorten()', '"under way", run.outcome()'),
     ("fedmpi.sweeps.board:Board.states", "or run.outcome().shorten()", "or run.outcome()"),
