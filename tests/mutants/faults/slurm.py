@@ -50,7 +50,9 @@ FAULTS: list[tuple[str, str, str]] = [
     (TEMPLATE, '" -gt {{ failed_starts }} ]', '" -ge {{ failed_starts }} ]'),
     (TEMPLATE, 'unset SLURM_ARRAY_JOB_ID SLURM_ARRAY_TASK_ID\n', ''),
     # what is asked for
-    ("fedmpi.slurm.job:make_environment_of_new_job", "if not OWN_FACTS.fullmatch(name)", ""),
+    ("fedmpi.slurm.job:make_environment_of_new_job", "not (inside and", "not (False and"),
+    ("fedmpi.slurm.job:make_environment_of_new_job", "SlurmJob.from_env().job_id is not None", "True"),
+    ("fedmpi.slurm.job:make_environment_of_new_job", " or name in NOT_OF_A_JOB", ""),
     ("fedmpi.slurm.sbatch:call_sbatch", "env=make_environment_of_new_job(), ", ""),
     ("fedmpi.slurm.sbatch:guess_mpi", 'return "pmix"', 'return "pmi2"'),
     ("fedmpi.slurm.sbatch:guess_mpi", 'version("openmpi")', 'version("mpich")'),
