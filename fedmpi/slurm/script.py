@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from fedmpi.errors import SAVED, BadInput
+from fedmpi.errors import ROUND_GIVEN_UP, SAVED, BadInput
 from fedmpi.slurm.deadline import parse_time_limit
 from fedmpi.slurm.quoting import (
     ShellText,
@@ -24,7 +24,8 @@ from fedmpi.slurm.quoting import (
 GPU_REQUESTS = ("gpus-per-node", "gres", "gpus-per-task", "none")
 # The script knows how these are told of ranks and hosts. Any other launcher is given with all its words.
 LAUNCHERS = ("srun", "mpiexec", "ibrun")
-# So many starts in a row may die before the run begins, if it had begun before: a node may be ill for a while.
+# So many starts in a row may die before the run begins, if it had begun before: a node may be ill for a while. The last
+# of so many in a row that were asked to stop in their first round ends the job: its rounds do not fit.
 MAX_FAILED_STARTS = 3
 # Runs of a job array; Slurm's own default is 1,001.
 MAX_ARRAY_RUNS = 10_000
@@ -196,7 +197,8 @@ def render_script(job: JobScript) -> str:
     return environment.get_template("job.sbatch.j2").render(
         job=job, kind=kind, title=ShellText(TITLES[find_job_kind(job)]),
         directives=[quote_for_sbatch(option) for option in list_directives(job)], launcher=write_launcher_words(job),
-        launcher_remark=ShellText(remarks.get(kind, "")), failed_starts=MAX_FAILED_STARTS, saved_code=SAVED)
+        launcher_remark=ShellText(remarks.get(kind, "")), failed_starts=MAX_FAILED_STARTS, saved_code=SAVED,
+        given_up=ROUND_GIVEN_UP)
 
 
 def find_job_kind(job: JobScript) -> str:

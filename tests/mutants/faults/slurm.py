@@ -47,7 +47,11 @@ FAULTS: list[tuple[str, str, str]] = [
     (TEMPLATE, 'begun > 0 || ', ''),
     (TEMPLATE, 'code > 128', 'code >= 128'),
     (TEMPLATE, '    rm -f "$out/failed-starts"\n', ''),
-    (TEMPLATE, '" -gt {{ failed_starts }} ]', '" -ge {{ failed_starts }} ]'),
+    (TEMPLATE, 'failed {{ failed_starts }} &&', 'failed {{ failed_starts - 1 }} &&'),
+    (TEMPLATE, 'failed {{ failed_starts - 1 }} &&', 'failed {{ failed_starts }} &&'),
+    (TEMPLATE, '= {{ saved_code }} ] &&', '= 0 ] &&'),
+    (TEMPLATE, 'tail -c "+$((begun + 1))"', 'cat'),
+    (TEMPLATE, 'grep -qF {{ given_up }} &&', 'false &&'),
     (TEMPLATE, 'unset SLURM_ARRAY_JOB_ID SLURM_ARRAY_TASK_ID\n', ''),
     # what is asked for
     ("fedmpi.slurm.job:make_environment_of_new_job", "not (inside and", "not (False and"),
