@@ -224,6 +224,8 @@ def test_a_folder_that_cannot_be_written_is_refused(fake_sbatch, tmp_path):
     ({"options": ("-a=1-9%2",)}, "give `fedmpi submit` --array, and --at-once; `fedmpi sweep` has --at-once"),
     ({"options": ("--ntasks=3",)}, "give `fedmpi submit` --ranks; `fedmpi sweep` has --ranks"),
     ({"options": ("-J=x",)}, "`fedmpi sweep` names the job after"), ({"options": ("-N=2",)}, "gives each run one node"),
+    *(({"options": (option,)}, f"--option={option}: the job would look there for .* here; submit from that folder")
+      for option in ("--chdir=/x", "--chd=/x", "-D=/x", "-Dx", "-QDx")),
     ({"chain": -1}, "--chain -1"), ({"gpus": 10**7}, "--gpus 10000000: should be 0 or more, and at most 1,000,000"),
     ({"array": ((),) * 10001}, "10,001 runs; an array has at most 10,000: divide")], ids=str)
 def test_a_job_that_cannot_be_is_refused(asked, message):

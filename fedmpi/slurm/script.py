@@ -33,12 +33,13 @@ MAX_ARRAY_RUNS = 10_000
 LARGEST_NUMBER = 1_000_000
 SIGNAL = re.compile(r"(?:[BR]{1,2}:)?\w{1,10}(?:@\d{1,5})?", re.ASCII)
 ARRAY_OPTIONS = "--array, and --at-once"
+SUBMIT_FROM_THERE = "submit from that folder"
 # The plan is written from these options; given to sbatch beside it they would contradict it.
 PLANNED_OPTIONS = {
     "--nodes": "--nodes", "-N": "--nodes", "--ntasks": "--ranks", "-n": "--ranks", "--ntasks-per-node": "--ranks",
     "--cpus-per-task": "--cpus", "-c": "--cpus", "--time": "--time", "-t": "--time", "--array": ARRAY_OPTIONS,
     "-a": ARRAY_OPTIONS, "--job-name": "--name", "-J": "--name", "--signal": "--signal", "--wrap": "--command",
-    "--no-requeue": "--restarts 0", "--requeue": "--restarts"}
+    "--no-requeue": "--restarts 0", "--requeue": "--restarts", "--chdir": SUBMIT_FROM_THERE, "-D": SUBMIT_FROM_THERE}
 # What `fedmpi sweep` has in place of these options of `fedmpi submit`; the others it takes from a profile.
 IN_SWEEPS = {"--ranks": "has --ranks", "--cpus": "has --cpus", "--time": "has --time", ARRAY_OPTIONS: "has --at-once",
              "--nodes": "gives each run one node", "--name": "names the job after the folder of its runs"}
@@ -135,7 +136,11 @@ class JobScript:
                 raise BadInput(f"{what} {path!r}: commands would not take it for a path; write ./{path}")
         for option in self.options:
             quote_for_sbatch(option)
-            if own := find_planned_option(option):
+            own = find_planned_option(option)
+            if own == SUBMIT_FROM_THERE:
+                raise BadInput(f"--option={option}: the job would look there for the configuration and the data that "
+                               f"are checked here; {own}")
+            if own:
                 in_a_sweep = IN_SWEEPS.get(own, "takes it from the file of --profile")
                 raise BadInput(f"--option={option} contradicts the plan in the script; give `fedmpi submit` {own}; "
                                f"`fedmpi sweep` {in_a_sweep}")

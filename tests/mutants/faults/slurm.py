@@ -63,6 +63,8 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.slurm.script:list_directives", "-(-job.planned_ranks // job.nodes)", "job.planned_ranks // job.nodes"),
     ("fedmpi.slurm.script:find_planned_option", "planned.startswith(name)", "planned == name"),
     ("fedmpi.slurm.script:find_planned_option", 'f"-{short[1]}"', "name"),
+    ("fedmpi.slurm.script:", ', "-D": SUBMIT_FROM_THERE', ""),
+    ("fedmpi.slurm.script:JobScript.__post_init__", "own == SUBMIT_FROM_THERE", "False"),
     ("fedmpi.slurm.script:JobScript.server_has_own_rank", " and not self.server_trains", ""),
     ("fedmpi.slurm.script:list_directives", ' + f"%{job.at_once}" * (job.at_once > 0)', ""),
     (TEMPLATE, 'threads="$SLURM_CPUS_PER_TASK" "${settings[@]}"', '"${settings[@]}" threads="$SLURM_CPUS_PER_TASK"'),
