@@ -244,6 +244,14 @@ def test_a_file_of_runs_is_read_as_a_shell_would(tmp_path):
     (tmp_path / "two.txt").write_text("a=1\nb=2\n")
     assert submit.expand_array(["s=1,2", str(tmp_path / "two.txt")]) == (
         ("s=1", "a=1"), ("s=1", "b=2"), ("s=2", "a=1"), ("s=2", "b=2"))
+    for line, words in ((r"d=/x#1 m=a", ("d=/x#1", "m=a")), ("a=1 #b=2", ("a=1",)), ("a=1 # don't", ("a=1",)),
+                        ("'a=x #y' b='#'#c # d", ("a=x #y", "b=##c")), (r"a=b\ #c d", ("a=b #c", "d")),
+                        (r'"a=\" #b" # "', ('a=" #b',)), ("'a' '#b'", ("a", "#b"))):
+        (tmp_path / "two.txt").write_text(f"{line}\n  # more\n")
+        assert submit.expand_array([str(tmp_path / "two.txt")]) == (words,)
+    (tmp_path / "two.txt").write_text("a='b # c\n")
+    with pytest.raises(BadInput, match="No closing quotation"):
+        submit.expand_array([str(tmp_path / "two.txt")])
     assert submit.expand_array([]) == () and submit.expand_array(["p=a=b"]) == (("p=a=b",),)
 
 

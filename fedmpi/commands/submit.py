@@ -18,6 +18,8 @@ from fedmpi.slurm.quoting import split_command
 from fedmpi.slurm.sbatch import guess_mpi, require_sbatch, submit_script
 from fedmpi.slurm.script import JobScript, check_array_size, render_script
 
+# The words of a line before a remark, which begins with a # at the beginning of a word, as in a shell.
+BEFORE_REMARK = re.compile(r"""^((?:\s+|(?!#)(?:[^\s'"\\]|\\.|'[^']*'|"(?:[^"\\]|\\.)*")++)*+)#.*""")
 # More federations that are not prepared yet are only counted.
 FEDERATIONS_NAMED = 5
 
@@ -187,7 +189,8 @@ def expand_array(specs: list[str]) -> tuple[tuple[str, ...], ...]:
 def read_array_file(path: str) -> list[tuple[str, ...]]:
     """Return the words of each line of a file, as a shell would divide them; # begins a remark."""
     try:
-        words = [tuple(shlex.split(line, comments=True)) for line in Path(path).read_text().splitlines()]
+        lines = Path(path).read_text().splitlines()
+        words = [tuple(shlex.split(BEFORE_REMARK.sub(r"\1", line, 1))) for line in lines]
     except (OSError, ValueError) as error:
         raise BadInput(f"--array {path}: neither key=value,value nor a file with settings on each line: "
                        f"{error}") from None
