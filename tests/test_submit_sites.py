@@ -123,10 +123,21 @@ def test_options_are_quoted_for_sbatch(option, quoted):
 
 @pytest.mark.parametrize("launcher, words", [
     ("srun", "srun --mpi=pmi2 --kill-on-bad-exit=1"), ("/bin/srun", "/bin/srun --mpi=pmi2 --kill-on-bad-exit=1"),
+    ("srun ", "srun --mpi=pmi2 --kill-on-bad-exit=1"),
+    ("'/my slurm/srun'", "'/my slurm/srun' --mpi=pmi2 --kill-on-bad-exit=1"),
     ("ibrun", "ibrun"), ("jsrun -n{ranks} {nodes}{x}", "jsrun -n\"$ranks\" \"$nodes\"'{x}'"),
     ("a '' ;b$c", "a '' ';b$c'")])
 def test_a_launcher_is_given_by_its_words(launcher, words):
     assert f"\nlauncher=({words})\n" in render_script(JobScript(launcher=launcher))
+
+
+def test_an_environment_may_lie_below_a_folder_with_a_space(config, tmp_path, monkeypatch):
+    """The launcher mpiexec is that beside Python, if there is one."""
+    (tmp_path / "my env").mkdir()
+    (tmp_path / "my env" / "mpiexec").touch()
+    monkeypatch.setattr("sys.executable", f"{tmp_path}/my env/python")
+    job = submit.build_job(config, [], [], [], launcher="mpiexec")
+    assert f"\nlauncher=('{tmp_path}/my env/mpiexec')\n" in render_script(job)
 
 
 def test_of_two_options_for_sbatch_the_command_line_s_comes_last(config, tmp_path):

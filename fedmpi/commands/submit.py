@@ -83,7 +83,7 @@ def merge_fields(profile: str | None, options: Sequence[str], asked: Mapping[str
     beside_python = Path(sys.executable).with_name("mpiexec")
     if fields.get("launcher") == "mpiexec" and beside_python.exists():
         # The job may find another library's mpiexec first.
-        fields["launcher"] = str(beside_python)
+        fields["launcher"] = shlex.quote(str(beside_python))
     named = [f"--{name}={value}" for name in ("partition", "account") if (value := fields.pop(name, ""))]
     return {"ranks": 2 * fields["nodes"]} | fields | {"options": (*site.options, *named, *options)}
 

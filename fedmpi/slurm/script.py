@@ -222,10 +222,11 @@ def find_launcher_kind(job: JobScript) -> str:
 
 def write_launcher_words(job: JobScript) -> ShellText:
     """Return the first words of the command that starts the ranks, as bash reads them."""
+    words = split_command("--launcher", job.launcher)
     if find_launcher_kind(job) == "srun":
-        return quote_for_bash([job.launcher, *([f"--mpi={job.mpi}"] if job.mpi else []), "--kill-on-bad-exit=1",
+        return quote_for_bash([*words, *([f"--mpi={job.mpi}"] if job.mpi else []), "--kill-on-bad-exit=1",
                                *(["--gpus-per-task=1"] if job.gpus and job.gpu_request == "gpus-per-task" else [])])
-    return quote_placeholders(split_command("--launcher", job.launcher))
+    return quote_placeholders(words)
 
 
 def list_directives(job: JobScript) -> list[str]:

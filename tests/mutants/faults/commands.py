@@ -108,6 +108,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.commands.submit:refuse_contradictions", "ranks not in (None, job.planned_ranks)", "False"),
     ("fedmpi.commands.submit:refuse_contradictions", "if job.chain and", "if False and"),
     ("fedmpi.commands.submit:expand_array", "if key in keys", "if False"),
+    ("fedmpi.commands.submit:merge_fields", "shlex.quote(str(beside_python))", "str(beside_python)"),
     ("fedmpi.commands.submit:read_array_file", 'shlex.split(BEFORE_REMARK.sub(r"\\1", line, 1))',
      "shlex.split(line, comments=True)"),
     ("fedmpi.commands.submit:", "(?!#)", ""),

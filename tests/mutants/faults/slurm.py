@@ -73,6 +73,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.slurm.script:list_directives", "len(job.array) - 1", "len(job.array)"),
     ("fedmpi.slurm.script:list_directives", '"--no-requeue" if job.chain else', '"--no-requeue" if not job.chain else'),
     ("fedmpi.slurm.script:write_launcher_words", '"--kill-on-bad-exit=1"', '"--kill-on-bad-exit=0"'),
+    ("fedmpi.slurm.script:write_launcher_words", "[*words, *(", "[job.launcher, *("),
     ("fedmpi.slurm.script:write_launcher_words", "if job.mpi else []", "if True else []"),
     ("fedmpi.slurm.sbatch:call_sbatch", "if done.returncode:", "if not done.stdout:"),
     ("fedmpi.slurm.sbatch:call_sbatch", '.partition(";")[0]', ""),
