@@ -240,7 +240,10 @@ def test_an_untested_profile_says_so(config, sbatch, tmp_path):
     done = called(config, "--profile", "jsc-like")
     assert "profile jsc-like was not tested: written from what such sites document." in done.stderr
     assert "not tested" not in called(config, "--profile", "one-node").stderr
-    for tested, said in (("", "p.yaml was not tested: it does not say where\n"), ("tested: north cluster, May\n", "")):
+    nowhere = "p.yaml was not tested: it does not say where\n"
+    for tested, said in (("", nowhere), ("tested: no\n", nowhere), ("tested:\n", nowhere), ("tested: yes\n", ""),
+                         ("tested: No; not yet\n", "p.yaml was not tested: not yet\n"),
+                         ("tested: north cluster, May\n", "")):
         (tmp_path / "p.yaml").write_text(f"description: ours\n{tested}")
         stderr = called(config, "--profile", "p.yaml", "--dry-run").stderr
         assert stderr.endswith(said) if said else "not tested" not in stderr

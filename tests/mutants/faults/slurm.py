@@ -122,4 +122,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.slurm.profiles:load_profile", "path.exists() and not path.is_file()", "False"),
     ("fedmpi.slurm.profiles:load_profile", '{"ranks", "ntasks"} <= values.keys()', "False"),
     ("fedmpi.slurm.profiles:read_field", "or isinstance(value, bool)", ""),
+    ("fedmpi.slurm.profiles:load_profile", "tested is False", "False"),
+    ("fedmpi.slurm.profiles:load_profile", 'str(tested or "not stated")', "str(tested)"),
+    ("fedmpi.slurm.profiles:Profile.untested", ".lower()", ""),
     ("fedmpi.slurm.profiles:Profile.untested", 'in ("no", "not stated")', 'in ("no",)')]
