@@ -102,6 +102,25 @@ def test_what_cannot_run_is_refused_before_it_waits_in_a_queue(words, message):
     assert message in " ".join(refused(*words).split())
 
 
+@pytest.mark.parametrize("words, lost", [
+    (["method.mu=.1", "--array", "method=fedprox,fedavg"], "run 0 of the array: method.mu=.1 would be lost: method=f"),
+    (["--array", "method.mu=.1,1", "--array", "method=fedprox"], "run 0 of the array: method.mu=.1 would be lost"),
+    (["method.M=4", "--array", "method=fedmhc,fedavg"], "run 1 of the array: method.M=4 would be lost: method=fedavg"),
+    (["method.mu=.1", "method={name: fedprox}"], "fedmpi: method.mu=.1 would be lost: method={name: fedprox} comes"),
+    (["data.partition.beta=.4", "data.partition=shards", "data.partition=dirichlet"], "give data.partition=NAME fir")])
+def test_a_setting_that_a_later_name_would_drop_is_refused(words, lost):
+    """The configuration names FedMHC and a pathological partition."""
+    assert lost in " ".join(refused(*words).split())
+
+
+@pytest.mark.parametrize("words", [
+    ["--array", "method=fedprox", "--array", "method.mu=.1,1"], ["method.M=4", "--array", "method=fedmhc"],
+    ["method.name=fedprox", "--array", "method=fedavg,fedmhc"], ["method.mu=.1", "method=fedprox", "method.mu=1"],
+    ["train.lr=.1", "method.M=4", "train.lr=.2"]])
+def test_a_setting_that_no_later_name_drops_is_kept(words):
+    written(*words)
+
+
 def test_a_setup_of_several_lines_stands_as_it_is_and_an_empty_one_does_nothing():
     several = "if true; then\nmodule load a\nfi"
     assert f"setup() {{\n    {several}\n}}\n" in written("--setup", several)
