@@ -205,6 +205,16 @@ def test_an_array_is_not_longer_than_one_can_be(config):
     assert done.exit_code == 2 and "--array: 1,000,000,000,000 runs; an array has at most 10,000" in done.stderr
 
 
+def test_the_settings_of_an_array_are_not_joined_run_by_run():
+    """That would take as long as the square of their number."""
+    class Words(tuple):
+        def __radd__(self, other):
+            raise AssertionError("joined")
+    assert "0) settings+=(a=1 b=2)" in render_script(JobScript(array=(Words(("a=1", "b=2")), Words(("a=2",)))))
+    with pytest.raises(BadInput, match="the setting .*control characters"):
+        JobScript(array=(Words(("a=1",)), Words(("a=2", "b=\n"))))
+
+
 def test_data_are_prepared_before_a_job_is_submitted(config, sbatch, tmp_path):
     done = called(config, "--array", "method=fedavg,local", "--array", "seed=0,1")
     # There is one federation for each seed.

@@ -4,6 +4,7 @@ Every value of a template is quoted for bash unless it is marked as text of the 
 slurm/ are what the template gives for DEFAULT_SCRIPTS; a test compares them, so there is one source."""
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -121,7 +122,8 @@ class JobScript:
         split_command("--launcher", self.launcher)
         for what, texts in (("--launcher", (self.launcher,)), ("--mpi", (self.mpi,)), ("--command", self.command),
                             ("--out", (self.out or "-", *self.folders)), ("the configuration", (self.config,)),
-                            ("the setting", (*self.settings, *sum(self.array, ()))), ("--option", self.options)):
+                            ("the setting", (*self.settings, *itertools.chain.from_iterable(self.array))),
+                            ("--option", self.options)):
             refuse_control_characters(what, *texts)
         if self.setup.strip() not in ("", ":"):
             check_setup(self.setup)

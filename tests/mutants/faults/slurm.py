@@ -70,6 +70,8 @@ FAULTS: list[tuple[str, str, str]] = [
     (TEMPLATE, 'threads="$SLURM_CPUS_PER_TASK" "${settings[@]}"', '"${settings[@]}" threads="$SLURM_CPUS_PER_TASK"'),
     ("fedmpi.slurm.script:", "-[hHIkOQsvVW]*", "-"),
     ("fedmpi.slurm.script:JobScript.planned_ranks", "self.nodes * self.gpus + self", "self.gpus + self"),
+    ("fedmpi.slurm.script:JobScript.__post_init__", "*itertools.chain.from_iterable(self.array)",
+     "*sum(self.array, ())"),
     ("fedmpi.slurm.script:list_directives", "len(job.array) - 1", "len(job.array)"),
     ("fedmpi.slurm.script:list_directives", '"--no-requeue" if job.chain else', '"--no-requeue" if not job.chain else'),
     ("fedmpi.slurm.script:write_launcher_words", '"--kill-on-bad-exit=1"', '"--kill-on-bad-exit=0"'),
