@@ -37,6 +37,7 @@ FEDMPI = """#!/bin/bash
 echo "fedmpi $*"
 """
 GAIN = 'touch "$OUT/checkpoints/round-000003.h5"; '
+GIVEN_UP = 'echo "fedmpi: client 3, round 1: asked to stop ...: the round is given up" >>"$OUT/log.txt"; '
 DONE = 'echo {} >"$OUT/result.json"; '
 REFUSED = 'echo refused >"$FEDMPI_REFUSAL_FILE"; exit 2'
 BASE = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_CPUS_PER_TASK": "3",
@@ -90,7 +91,6 @@ def cluster(tmp_path):
     (REFUSED, 2, "the run was refused"),
     (GAIN + REFUSED, 2, "the run was refused"),
     (DONE + REFUSED, 2, "the run was refused"),               # the result is that of another run in that folder
-    ("exit 75", 75, "not started again: no round was gained"),
     ('echo began >>"$OUT/log.txt"; exit 137', 137, "not started again: no round was gained"),
     ("exit 0", 1, "not started again: no round was gained"),  # srun says 0 when a job was cut from outside
     ('touch "$OUT/checkpoints/other.h5"; exit 1', 1, "not started again: no round was gained"),
@@ -105,6 +105,8 @@ def test_when_a_job_ends(cluster, does, code, why):
 
 @pytest.mark.parametrize("does, code", [
     (GAIN + "exit 75", 75), (GAIN + "exit 137", 137), (GAIN + "exit 1", 1), (GAIN + "exit 0", 1),
+    ("exit 75", 75),                                          # preempted in its first round, say
+    (GIVEN_UP + "exit 137", 75),
     # USR1 to the script alone: it passes it on to srun, whose ranks save
     ("told USR1; " + GAIN + "exit 75", 75)])
 def test_when_a_job_starts_again(cluster, does, code):
@@ -126,9 +128,9 @@ def test_only_a_new_round_counts(cluster):
     checkpoints = cluster.folder / "out" / "checkpoints"
     checkpoints.mkdir(parents=True)
     (checkpoints / "round-999999.h5").touch()
-    assert "no round was gained" in cluster.run("touch $OUT/checkpoints/round-000007.h5; exit 75").said
-    assert cluster.run("exit 75").requeued == ""
-    assert cluster.run("touch $OUT/checkpoints/round-1000000.h5; exit 75").requeued == "requeue 7\n"
+    assert "no round was gained" in cluster.run("touch $OUT/checkpoints/round-000007.h5; exit 1").said
+    assert cluster.run("exit 1").requeued == ""
+    assert cluster.run("touch $OUT/checkpoints/round-1000000.h5; exit 1").requeued == "requeue 7\n"
     (cluster.folder / "scontrol.words").unlink()
     # It was damaged: the start went on from the one before and has written it again.
     again = "cd $OUT/checkpoints; mv round-1000000.h5 aside-round-1000000.h5; touch round-1000000.h5; exit 75"
@@ -141,7 +143,7 @@ def test_checkpoints_may_lie_elsewhere(cluster):
     (cluster.folder / "out").mkdir()
     (cluster.folder / "out" / "checkpoints").symlink_to(cluster.folder / "scratch")
     assert cluster.run(GAIN + "exit 75").requeued == "requeue 7\n"
-    assert "no round was gained" in cluster.run("exit 75").said
+    assert "no round was gained" in cluster.run("exit 1").said
 
 
 def test_restarts_are_limited(cluster):

@@ -28,6 +28,7 @@ mkdir() { /bin/mkdir "$@"; }
 dirname() { /usr/bin/dirname "$@"; }
 sort() { /usr/bin/sort "$@"; }
 tail() { /usr/bin/tail "$@"; }
+grep() { /bin/grep "$@"; }
 awk() { /usr/bin/awk "$@"; }
 wc() { /usr/bin/wc "$@"; }
 rm() { /bin/rm "$@"; }

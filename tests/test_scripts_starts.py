@@ -9,7 +9,7 @@ from fedmpi.slurm.script import JobScript
 from fedmpi.storage.lock import Lock
 from fedmpi.storage.run_status import read_outcome
 from tests.runs import run_alone
-from tests.test_scripts import DONE, GAIN, REFUSED, Cluster
+from tests.test_scripts import DONE, GAIN, GIVEN_UP, REFUSED, Cluster
 
 
 @pytest.fixture
@@ -17,6 +17,7 @@ def cluster(tmp_path):
     return Cluster(tmp_path)
 
 
+BEGAN = 'echo began >>"$OUT/log.txt"; '
 NOT_REFUSED = "job 7: code 2, but fedmpi did not refuse the run: can all nodes start fedmpi? See above\n"
 
 
@@ -42,9 +43,38 @@ def test_a_start_that_dies_on_its_way_does_not_end_the_job(cluster):
     done = cluster.run("exit 16", SLURM_RESTART_COUNT="1")
     assert (done.code, done.requeued) == (16, "")
     assert done.said.endswith("16, not started again: 4 starts in a row died before the run began\n")
-    began = 'echo began >>"$OUT/log.txt"; '
-    assert cluster.run(began + GAIN + "exit 75").requeued and not cluster.read("out/failed-starts")
-    assert "no round was gained" in cluster.run(began + "exit 1").said
+    assert cluster.run(BEGAN + GAIN + "exit 75").requeued and not cluster.read("out/failed-starts")
+    assert "no round was gained" in cluster.run(BEGAN + "exit 1").said
+
+
+@pytest.mark.parametrize("does", [BEGAN + "exit 75", GIVEN_UP + "exit 137"])
+def test_a_start_that_is_asked_to_stop_in_its_first_round_does_not_end_the_job(cluster, does):
+    """It was preempted. The third such start in a row ends the job: its rounds may be longer than its time."""
+    def stopped() -> str:
+        (cluster.folder / "scontrol.words").unlink(missing_ok=True)
+        done = cluster.run(does)
+        return done.said.splitlines()[-1] + " " + done.requeued
+    again, over = "job 7: stopped with code 75 and starts again requeue 7\n", "no round was gained "
+    assert [stopped(), stopped()] == [again, again] and stopped().endswith(over)
+    # A start that gains a round, and one that fails, end the row.
+    for other in (BEGAN + GAIN + "exit 75", BEGAN + "exit 1"):
+        cluster.run(other)
+        assert not (cluster.folder / "out" / "failed-starts").exists()
+        assert [stopped(), stopped()] == [again, again] and stopped().endswith(over)
+
+
+def test_a_given_up_round_does_not_excuse_a_later_start_that_fails(cluster):
+    """Only what this start has logged counts."""
+    assert cluster.run(GIVEN_UP + "exit 137").requeued == "requeue 7\n"
+    done = cluster.run(BEGAN + "exit 137")
+    assert done.said.endswith("job 7: ended with code 137, not started again: no round was gained\n")
+
+
+def test_a_chain_goes_on_after_a_start_without_a_round(cluster):
+    job = JobScript("c.yaml", out="out", chain=3)
+    first = cluster.run("exit 75", job, script_words=("", "2"))
+    assert first.said.endswith("job 7: stopped with code 75 and the next job of the chain goes on\n")
+    assert cluster.run(DONE, job, script_words=("7", "1"), SLURM_JOB_ID="8").said.endswith("code 0, finished\n")
 
 
 def test_a_first_start_that_is_killed_on_its_way_is_tried_again(cluster):

@@ -102,6 +102,25 @@ def test_what_cannot_run_is_refused_before_it_waits_in_a_queue(words, message):
     assert message in " ".join(refused(*words).split())
 
 
+@pytest.mark.parametrize("words, lost", [
+    (["method.mu=.1", "--array", "method=fedprox,fedavg"], "run 0 of the array: method.mu=.1 would be lost: method=f"),
+    (["--array", "method.mu=.1,1", "--array", "method=fedprox"], "run 0 of the array: method.mu=.1 would be lost"),
+    (["method.M=4", "--array", "method=fedmhc,fedavg"], "run 1 of the array: method.M=4 would be lost: method=fedavg"),
+    (["method.mu=.1", "method={name: fedprox}"], "fedmpi: method.mu=.1 would be lost: method={name: fedprox} comes"),
+    (["data.partition.beta=.4", "data.partition=shards", "data.partition=dirichlet"], "give data.partition=NAME fir")])
+def test_a_setting_that_a_later_name_would_drop_is_refused(words, lost):
+    """The configuration names FedMHC and a pathological partition."""
+    assert lost in " ".join(refused(*words).split())
+
+
+@pytest.mark.parametrize("words", [
+    ["--array", "method=fedprox", "--array", "method.mu=.1,1"], ["method.M=4", "--array", "method=fedmhc"],
+    ["method.name=fedprox", "--array", "method=fedavg,fedmhc"], ["method.mu=.1", "method=fedprox", "method.mu=1"],
+    ["train.lr=.1", "method.M=4", "train.lr=.2"]])
+def test_a_setting_that_no_later_name_drops_is_kept(words):
+    written(*words)
+
+
 def test_a_setup_of_several_lines_stands_as_it_is_and_an_empty_one_does_nothing():
     several = "if true; then\nmodule load a\nfi"
     assert f"setup() {{\n    {several}\n}}\n" in written("--setup", several)
@@ -224,6 +243,8 @@ def test_a_folder_that_cannot_be_written_is_refused(fake_sbatch, tmp_path):
     ({"options": ("-a=1-9%2",)}, "give `fedmpi submit` --array, and --at-once; `fedmpi sweep` has --at-once"),
     ({"options": ("--ntasks=3",)}, "give `fedmpi submit` --ranks; `fedmpi sweep` has --ranks"),
     ({"options": ("-J=x",)}, "`fedmpi sweep` names the job after"), ({"options": ("-N=2",)}, "gives each run one node"),
+    *(({"options": (option,)}, f"--option={option}: the job would look there for .* here; submit from that folder")
+      for option in ("--chdir=/x", "--chd=/x", "-D=/x", "-Dx", "-QDx")),
     ({"chain": -1}, "--chain -1"), ({"gpus": 10**7}, "--gpus 10000000: should be 0 or more, and at most 1,000,000"),
     ({"array": ((),) * 10001}, "10,001 runs; an array has at most 10,000: divide")], ids=str)
 def test_a_job_that_cannot_be_is_refused(asked, message):
@@ -242,6 +263,14 @@ def test_a_file_of_runs_is_read_as_a_shell_would(tmp_path):
     (tmp_path / "two.txt").write_text("a=1\nb=2\n")
     assert submit.expand_array(["s=1,2", str(tmp_path / "two.txt")]) == (
         ("s=1", "a=1"), ("s=1", "b=2"), ("s=2", "a=1"), ("s=2", "b=2"))
+    for line, words in ((r"d=/x#1 m=a", ("d=/x#1", "m=a")), ("a=1 #b=2", ("a=1",)), ("a=1 # don't", ("a=1",)),
+                        ("'a=x #y' b='#'#c # d", ("a=x #y", "b=##c")), (r"a=b\ #c d", ("a=b #c", "d")),
+                        (r'"a=\" #b" # "', ('a=" #b',)), ("'a' '#b'", ("a", "#b"))):
+        (tmp_path / "two.txt").write_text(f"{line}\n  # more\n")
+        assert submit.expand_array([str(tmp_path / "two.txt")]) == (words,)
+    (tmp_path / "two.txt").write_text("a='b # c\n")
+    with pytest.raises(BadInput, match="No closing quotation"):
+        submit.expand_array([str(tmp_path / "two.txt")])
     assert submit.expand_array([]) == () and submit.expand_array(["p=a=b"]) == (("p=a=b",),)
 
 

@@ -17,10 +17,24 @@ def test_a_job_is_not_told_of_the_job_that_submits_it(fake_sbatch, tmp_path, mon
     for name in [name for name in os.environ if name.startswith("SLURM_")]:
         monkeypatch.delenv(name)
     for name in ("ARRAY_JOB_ID", "ARRAY_TASK_ID", "RESTART_COUNT", "PROCID", "STEP_ID", "STEP_NUM_TASKS", "STEPID",
-                 "JOB_END_TIME", "CONF", "MPI_TYPE"):
+                 "JOB_END_TIME", "CONF", "MPI_TYPE", "JOB_ID", "MEM_PER_CPU", "GPUS_ON_NODE", "CPU_BIND",
+                 "DISTRIBUTION", "HINT", "NTASKS", "CLUSTERS"):
         monkeypatch.setenv(f"SLURM_{name}", "5")
     slurm_sbatch.submit_script(script.JobScript())
-    assert (tmp_path / "told").read_text() == "SLURM_CONF=5\nSLURM_MPI_TYPE=5\n"
+    assert (tmp_path / "told").read_text() == "SLURM_CLUSTERS=5\nSLURM_CONF=5\nSLURM_MPI_TYPE=5\n"
+
+
+def test_outside_a_job_the_variables_are_the_user_s(fake_sbatch, tmp_path, monkeypatch):
+    """Somebody has set options of srun for all jobs. What sbatch reads is left alone inside a job, too."""
+    fake_sbatch(f"env | grep -e ^SLURM_CPU_BIND -e ^SBATCH_ | sort >{tmp_path}/told; echo 1")
+    monkeypatch.setenv("SLURM_CPU_BIND", "none")
+    monkeypatch.setenv("SBATCH_QOS", "long")
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    slurm_sbatch.submit_script(script.JobScript())
+    assert (tmp_path / "told").read_text() == "SBATCH_QOS=long\nSLURM_CPU_BIND=none\n"
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    slurm_sbatch.submit_script(script.JobScript())
+    assert (tmp_path / "told").read_text() == "SBATCH_QOS=long\n"
 
 
 @pytest.mark.parametrize("said, number", [

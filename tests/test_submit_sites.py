@@ -123,10 +123,21 @@ def test_options_are_quoted_for_sbatch(option, quoted):
 
 @pytest.mark.parametrize("launcher, words", [
     ("srun", "srun --mpi=pmi2 --kill-on-bad-exit=1"), ("/bin/srun", "/bin/srun --mpi=pmi2 --kill-on-bad-exit=1"),
+    ("srun ", "srun --mpi=pmi2 --kill-on-bad-exit=1"),
+    ("'/my slurm/srun'", "'/my slurm/srun' --mpi=pmi2 --kill-on-bad-exit=1"),
     ("ibrun", "ibrun"), ("jsrun -n{ranks} {nodes}{x}", "jsrun -n\"$ranks\" \"$nodes\"'{x}'"),
     ("a '' ;b$c", "a '' ';b$c'")])
 def test_a_launcher_is_given_by_its_words(launcher, words):
     assert f"\nlauncher=({words})\n" in render_script(JobScript(launcher=launcher))
+
+
+def test_an_environment_may_lie_below_a_folder_with_a_space(config, tmp_path, monkeypatch):
+    """The launcher mpiexec is that beside Python, if there is one."""
+    (tmp_path / "my env").mkdir()
+    (tmp_path / "my env" / "mpiexec").touch()
+    monkeypatch.setattr("sys.executable", f"{tmp_path}/my env/python")
+    job = submit.build_job(config, [], [], [], launcher="mpiexec")
+    assert f"\nlauncher=('{tmp_path}/my env/mpiexec')\n" in render_script(job)
 
 
 def test_of_two_options_for_sbatch_the_command_line_s_comes_last(config, tmp_path):
@@ -194,6 +205,16 @@ def test_an_array_is_not_longer_than_one_can_be(config):
     assert done.exit_code == 2 and "--array: 1,000,000,000,000 runs; an array has at most 10,000" in done.stderr
 
 
+def test_the_settings_of_an_array_are_not_joined_run_by_run():
+    """That would take as long as the square of their number."""
+    class Words(tuple):
+        def __radd__(self, other):
+            raise AssertionError("joined")
+    assert "0) settings+=(a=1 b=2)" in render_script(JobScript(array=(Words(("a=1", "b=2")), Words(("a=2",)))))
+    with pytest.raises(BadInput, match="the setting .*control characters"):
+        JobScript(array=(Words(("a=1",)), Words(("a=2", "b=\n"))))
+
+
 def test_data_are_prepared_before_a_job_is_submitted(config, sbatch, tmp_path):
     done = called(config, "--array", "method=fedavg,local", "--array", "seed=0,1")
     # There is one federation for each seed.
@@ -229,7 +250,10 @@ def test_an_untested_profile_says_so(config, sbatch, tmp_path):
     done = called(config, "--profile", "jsc-like")
     assert "profile jsc-like was not tested: written from what such sites document." in done.stderr
     assert "not tested" not in called(config, "--profile", "one-node").stderr
-    for tested, said in (("", "p.yaml was not tested: it does not say where\n"), ("tested: north cluster, May\n", "")):
+    nowhere = "p.yaml was not tested: it does not say where\n"
+    for tested, said in (("", nowhere), ("tested: no\n", nowhere), ("tested:\n", nowhere), ("tested: yes\n", ""),
+                         ("tested: No; not yet\n", "p.yaml was not tested: not yet\n"),
+                         ("tested: north cluster, May\n", "")):
         (tmp_path / "p.yaml").write_text(f"description: ours\n{tested}")
         stderr = called(config, "--profile", "p.yaml", "--dry-run").stderr
         assert stderr.endswith(said) if said else "not tested" not in stderr

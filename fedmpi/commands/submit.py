@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from fedmpi.config.overrides import NAMED_SECTIONS
 from fedmpi.config.schema import Config, load_config
 from fedmpi.errors import BadInput
 from fedmpi.json_values import JsonObject
@@ -18,6 +19,8 @@ from fedmpi.slurm.quoting import split_command
 from fedmpi.slurm.sbatch import guess_mpi, require_sbatch, submit_script
 from fedmpi.slurm.script import JobScript, check_array_size, render_script
 
+# The words of a line before a remark, which begins with a # at the beginning of a word, as in a shell.
+BEFORE_REMARK = re.compile(r"""^((?:\s+|(?!#)(?:[^\s'"\\]|\\.|'[^']*'|"(?:[^"\\]|\\.)*")++)*+)#.*""")
 # More federations that are not prepared yet are only counted.
 FEDERATIONS_NAMED = 5
 
@@ -81,7 +84,7 @@ def merge_fields(profile: str | None, options: Sequence[str], asked: Mapping[str
     beside_python = Path(sys.executable).with_name("mpiexec")
     if fields.get("launcher") == "mpiexec" and beside_python.exists():
         # The job may find another library's mpiexec first.
-        fields["launcher"] = str(beside_python)
+        fields["launcher"] = shlex.quote(str(beside_python))
     named = [f"--{name}={value}" for name in ("partition", "account") if (value := fields.pop(name, ""))]
     return {"ranks": 2 * fields["nodes"]} | fields | {"options": (*site.options, *named, *options)}
 
@@ -128,9 +131,32 @@ def load_runs(config: str, settings: list[str], array: list[str]) -> list[Config
 def load_run(config: str, words: list[str], number: int, many: bool) -> Config:
     """Return the configuration of a run; if there are `many` an error says which."""
     try:
-        return load_config(config, words, "" if many else None)
+        run = load_config(config, words, "" if many else None)
+        refuse_lost_settings(config, words, run)
+        return run
     except BadInput as error:
         raise BadInput(f"run {number} of the array: {error}" if many else str(error)) from None
+
+
+def refuse_lost_settings(config: str, words: list[str], run: Config) -> None:
+    """Raise BadInput if the name of a method, model or partition drops a setting that stands before it. The settings
+    of all runs come before those of each, so with an array nobody may see that."""
+    for later, word in enumerate(words):
+        section = word.partition("=")[0]
+        if section.rpartition(".")[2] not in NAMED_SECTIONS:
+            continue
+        for i, setting in enumerate(words[:later]):
+            if not setting.startswith(f"{section}.") or setting.startswith(f"{section}.name="):
+                continue
+            try:
+                moved = load_config(config, [*words[:i], *words[i + 1:later + 1], setting, *words[later + 1:]])
+                lost = repr(moved) != repr(run)
+            except BadInput:
+                lost = True
+            if lost:
+                raise BadInput(f"{setting} would be lost: {word} comes after it, and another name drops what was set "
+                               f"for the one before; give {section}=NAME first (also of two --array), or --array FILE "
+                               "with the settings of each run on a line")
 
 
 def find_distinct_data(configs: Iterable[Config]) -> list[Config]:
@@ -187,7 +213,8 @@ def expand_array(specs: list[str]) -> tuple[tuple[str, ...], ...]:
 def read_array_file(path: str) -> list[tuple[str, ...]]:
     """Return the words of each line of a file, as a shell would divide them; # begins a remark."""
     try:
-        words = [tuple(shlex.split(line, comments=True)) for line in Path(path).read_text().splitlines()]
+        lines = Path(path).read_text().splitlines()
+        words = [tuple(shlex.split(BEFORE_REMARK.sub(r"\1", line, 1))) for line in lines]
     except (OSError, ValueError) as error:
         raise BadInput(f"--array {path}: neither key=value,value nor a file with settings on each line: "
                        f"{error}") from None

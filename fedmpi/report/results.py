@@ -214,11 +214,14 @@ def place_runs(folders: list[Path], several: list[JsonObject]) -> list[ReportRun
     """Return the runs of folders, whose settings are `several`, in rows and columns by these settings."""
     flat = [flatten_settings(settings) for settings in several]
     differ = [name for name in run_status.find_differences(several) if not is_aside(name)]
+    alike: dict[str, list[JsonObject]] = {}
+    for values in flat:
+        alike.setdefault(str(values.get("method.name")), []).append(values)
+    within = {method: run_status.find_differences(group) for method, group in alike.items()}
     runs = []
     for folder, values in zip(folders, flat, strict=True):
-        alike = [other for other in flat if other.get("method.name") == values.get("method.name")]
-        own = [name for name in differ
-               if name.startswith(METHOD) and any(o.get(name) != values.get(name) for o in alike)]
+        in_method = within[str(values.get("method.name"))]
+        own = [name for name in differ if name.startswith(METHOD) and name in in_method]
         row = find_title(values.get("method.name", "?")) + (f" ({list_settings(values, own, METHOD)})" if own else "")
         column = list_settings(values, [name for name in differ if not name.startswith(METHOD)]) or "result"
         again = shlex.join(["fedmpi", "run", str(folder / run_files.CONFIG)])

@@ -20,9 +20,12 @@ ENDED_STATES = frozenset((
     "TIMEOUT"))
 # What squeue says in place of an end.
 NO_LIMIT = ("N/A", "NONE")
-# What Slurm tells a process of its own array task, start, end and step. It tells a job these only if they apply, so a
-# job that this process submits would take over what it does not get anew.
-OWN_FACTS = re.compile(r"SLURM_(ARRAY_\w+|RESTART_COUNT|JOB_(START|END)_TIME|PROCID|LOCALID|NODEID|STEP\w*)")
+# What a user or a site sets of these variables, which a job that is submitted from inside a job gets, too. All others
+# are of the outer job: what Slurm does not tell the new one anew it would take over, and srun reads the memory, the
+# GPUs and the binding of the outer one as its own options.
+NOT_OF_A_JOB = frozenset((
+    "SLURM_CLUSTERS", "SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_DEBUG_FLAGS", "SLURM_EXIT_ERROR", "SLURM_JWT",
+    "SLURM_MPI_TYPE", "SLURM_TIME_FORMAT"))
 # Seconds since 1970: the last second of the year 9999, and the last one that has a date.
 LATEST_END_S = 253_402_300_799
 
@@ -109,8 +112,12 @@ def read_most_ranks(variables: Mapping[str, str]) -> int | None:
 
 
 def make_environment_of_new_job() -> dict[str, str]:
-    """Return this process's environment without what Slurm told it of its own job: for a job that it submits."""
-    return {name: value for name, value in os.environ.items() if not OWN_FACTS.fullmatch(name)}
+    """Return this process's environment without what Slurm told it of its own job: for a job that it submits.
+
+    Outside a job such variables are the user's own."""
+    inside = SlurmJob.from_env().job_id is not None
+    return {name: value for name, value in os.environ.items()
+            if not (inside and name.startswith("SLURM_")) or name in NOT_OF_A_JOB}
 
 
 def has_ended(job: str) -> bool:

@@ -37,7 +37,7 @@ class Profile:
     @property
     def untested(self) -> bool:
         """Say whether nobody tried the profile at its site: `tested` is "no; WHY", or is left out."""
-        return self.tested.partition(";")[0].strip() in ("no", "not stated")
+        return self.tested.partition(";")[0].strip().lower() in ("no", "not stated")
 
 
 def list_profiles() -> list[str]:
@@ -67,14 +67,17 @@ def load_profile(name: str) -> Profile:
         raise BadInput(f"--profile {name} cannot be read: {' '.join(str(error).split())}") from None
     if not isinstance(values, dict):
         raise BadInput(f"--profile {name} is not a profile: write option: value on each line")
-    texts = {key: str(values.pop(key, default)) for key, default in (("description", ""), ("tested", "not stated"))}
+    description, tested = values.pop("description", None), values.pop("tested", None)
+    if tested is False:
+        # YAML reads a bare no as that
+        tested = "no"
     options = values.pop("option", [])
     if not isinstance(options, list) or not all(isinstance(option, str) for option in options):
         raise BadInput(f"--profile {name}: option should be a list of texts, for example [--qos=long]")
     if {"ranks", "ntasks"} <= values.keys():
         raise BadInput(f"--profile {name}: ranks and ntasks are two names of one option; leave ntasks out")
     fields = dict(read_field(name, key, value) for key, value in values.items())
-    return Profile(name, options=tuple(options), fields=fields, **texts)
+    return Profile(name, str(description or ""), str(tested or "not stated"), tuple(options), fields)
 
 
 def read_field(profile: str, option: object, value: object) -> tuple[str, object]:

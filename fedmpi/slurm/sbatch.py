@@ -33,7 +33,7 @@ def require_sbatch(job: JobScript) -> None:
     if shutil.which("sbatch") is None:
         raise BadInput("sbatch is not on this machine: submit from a login node of the cluster; --dry-run prints the "
                        "script")
-    if "%" in os.getcwd() and not any(option.startswith(("--output", "-o", "--chdir", "-D")) for option in job.options):
+    if "%" in os.getcwd() and not any(option.startswith(("--output", "-o")) for option in job.options):
         raise BadInput(f"{os.getcwd()}: Slurm would read the % in this path as a placeholder, and the job's output "
                        "would be lost; submit from a folder without %, or give --option=--output=/PATH/%x-%j.out")
 

@@ -4,11 +4,12 @@ Every value of a template is quoted for bash unless it is marked as text of the 
 slurm/ are what the template gives for DEFAULT_SCRIPTS; a test compares them, so there is one source."""
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from fedmpi.errors import SAVED, BadInput
+from fedmpi.errors import ROUND_GIVEN_UP, SAVED, BadInput
 from fedmpi.slurm.deadline import parse_time_limit
 from fedmpi.slurm.quoting import (
     ShellText,
@@ -24,7 +25,8 @@ from fedmpi.slurm.quoting import (
 GPU_REQUESTS = ("gpus-per-node", "gres", "gpus-per-task", "none")
 # The script knows how these are told of ranks and hosts. Any other launcher is given with all its words.
 LAUNCHERS = ("srun", "mpiexec", "ibrun")
-# So many starts in a row may die before the run begins, if it had begun before: a node may be ill for a while.
+# So many starts in a row may die before the run begins, if it had begun before: a node may be ill for a while. The last
+# of so many in a row that were asked to stop in their first round ends the job: its rounds do not fit.
 MAX_FAILED_STARTS = 3
 # Runs of a job array; Slurm's own default is 1,001.
 MAX_ARRAY_RUNS = 10_000
@@ -32,12 +34,13 @@ MAX_ARRAY_RUNS = 10_000
 LARGEST_NUMBER = 1_000_000
 SIGNAL = re.compile(r"(?:[BR]{1,2}:)?\w{1,10}(?:@\d{1,5})?", re.ASCII)
 ARRAY_OPTIONS = "--array, and --at-once"
+SUBMIT_FROM_THERE = "submit from that folder"
 # The plan is written from these options; given to sbatch beside it they would contradict it.
 PLANNED_OPTIONS = {
     "--nodes": "--nodes", "-N": "--nodes", "--ntasks": "--ranks", "-n": "--ranks", "--ntasks-per-node": "--ranks",
     "--cpus-per-task": "--cpus", "-c": "--cpus", "--time": "--time", "-t": "--time", "--array": ARRAY_OPTIONS,
     "-a": ARRAY_OPTIONS, "--job-name": "--name", "-J": "--name", "--signal": "--signal", "--wrap": "--command",
-    "--no-requeue": "--restarts 0", "--requeue": "--restarts"}
+    "--no-requeue": "--restarts 0", "--requeue": "--restarts", "--chdir": SUBMIT_FROM_THERE, "-D": SUBMIT_FROM_THERE}
 # What `fedmpi sweep` has in place of these options of `fedmpi submit`; the others it takes from a profile.
 IN_SWEEPS = {"--ranks": "has --ranks", "--cpus": "has --cpus", "--time": "has --time", ARRAY_OPTIONS: "has --at-once",
              "--nodes": "gives each run one node", "--name": "names the job after the folder of its runs"}
@@ -119,7 +122,8 @@ class JobScript:
         split_command("--launcher", self.launcher)
         for what, texts in (("--launcher", (self.launcher,)), ("--mpi", (self.mpi,)), ("--command", self.command),
                             ("--out", (self.out or "-", *self.folders)), ("the configuration", (self.config,)),
-                            ("the setting", (*self.settings, *sum(self.array, ()))), ("--option", self.options)):
+                            ("the setting", (*self.settings, *itertools.chain.from_iterable(self.array))),
+                            ("--option", self.options)):
             refuse_control_characters(what, *texts)
         if self.setup.strip() not in ("", ":"):
             check_setup(self.setup)
@@ -134,7 +138,11 @@ class JobScript:
                 raise BadInput(f"{what} {path!r}: commands would not take it for a path; write ./{path}")
         for option in self.options:
             quote_for_sbatch(option)
-            if own := find_planned_option(option):
+            own = find_planned_option(option)
+            if own == SUBMIT_FROM_THERE:
+                raise BadInput(f"--option={option}: the job would look there for the configuration and the data that "
+                               f"are checked here; {own}")
+            if own:
                 in_a_sweep = IN_SWEEPS.get(own, "takes it from the file of --profile")
                 raise BadInput(f"--option={option} contradicts the plan in the script; give `fedmpi submit` {own}; "
                                f"`fedmpi sweep` {in_a_sweep}")
@@ -196,7 +204,8 @@ def render_script(job: JobScript) -> str:
     return environment.get_template("job.sbatch.j2").render(
         job=job, kind=kind, title=ShellText(TITLES[find_job_kind(job)]),
         directives=[quote_for_sbatch(option) for option in list_directives(job)], launcher=write_launcher_words(job),
-        launcher_remark=ShellText(remarks.get(kind, "")), failed_starts=MAX_FAILED_STARTS, saved_code=SAVED)
+        launcher_remark=ShellText(remarks.get(kind, "")), failed_starts=MAX_FAILED_STARTS, saved_code=SAVED,
+        given_up=ROUND_GIVEN_UP)
 
 
 def find_job_kind(job: JobScript) -> str:
@@ -215,10 +224,11 @@ def find_launcher_kind(job: JobScript) -> str:
 
 def write_launcher_words(job: JobScript) -> ShellText:
     """Return the first words of the command that starts the ranks, as bash reads them."""
+    words = split_command("--launcher", job.launcher)
     if find_launcher_kind(job) == "srun":
-        return quote_for_bash([job.launcher, *([f"--mpi={job.mpi}"] if job.mpi else []), "--kill-on-bad-exit=1",
+        return quote_for_bash([*words, *([f"--mpi={job.mpi}"] if job.mpi else []), "--kill-on-bad-exit=1",
                                *(["--gpus-per-task=1"] if job.gpus and job.gpu_request == "gpus-per-task" else [])])
-    return quote_placeholders(split_command("--launcher", job.launcher))
+    return quote_placeholders(words)
 
 
 def list_directives(job: JobScript) -> list[str]:

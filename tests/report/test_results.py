@@ -9,7 +9,7 @@ import pytest
 from fedmpi.errors import BadInput
 from fedmpi.report import latex, tables, write
 from fedmpi.report.command import list_given_runs, report_paths
-from fedmpi.report.results import ReportRun, Results, collect_folder_results, collect_job_results
+from fedmpi.report.results import ReportRun, Results, collect_folder_results, collect_job_results, place_runs
 from fedmpi.report.significance import list_sample_differences
 from fedmpi.sweeps import job as jobfile
 from tests.report import made
@@ -123,6 +123,24 @@ def test_methods_and_what_differs_among_runs_of_one_are_rows(tmp_path):
     assert found.command == f"fedmpi report {' '.join(map(str, [*folders, folders[0]]))}"
     command = f"fedmpi run {folders[1]}/config.yaml"
     assert found.runs[1] == ReportRun("FedMHC (M=3)", "result", 1, folders[1], 0, command)
+
+
+def test_settings_of_a_method_are_compared_once_a_run(tmp_path):
+    """Not with those of every other run: a sweep may have thousands. Those that are the same are not named."""
+    compared = []
+
+    class Counted(int):
+        __hash__ = int.__hash__
+
+        def __ne__(self, other):
+            compared.append(self)
+            return int.__ne__(self, other)
+
+    several = [{"method": {"name": name, "mu": Counted(i % 40), "lam": Counted(k)}, "seed": 0}
+               for k, name in enumerate(["fedprox", "fedah"]) for i in range(40)]
+    runs = place_runs([tmp_path / str(i) for i in range(80)], several)
+    assert [run.row for run in runs[::40]] == ["FedProx (mu=0)", "FedAH (mu=0)"] and runs[79].row == "FedAH (mu=39)"
+    assert len(compared) <= 4 * 80
 
 
 def test_figures_of_single_runs_are_of_the_first_finished_seed_of_each_cell(tmp_path):

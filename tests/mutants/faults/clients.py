@@ -29,7 +29,6 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.clients.partial_sums:PartialSums.measure_distances", "points[j]", "points[0]"),
     ("fedmpi.clients.hosted:HostedClients._train_participants", "measure_after_training(client, mine, up)",
      "measure_after_training(client, mine, sent)"),
-    ("fedmpi.engines.batchnorm:with_local_batchnorm", "cls.trained is Method.trained", "False"),
     ("fedmpi.clients.hosted:HostedClients.train", "evaluates and self.checked.may_differ_after_training", "evaluates"),
     ("fedmpi.clients.hosted:HostedClients._train_participants", "self.here), {}, {}",
      "self.here), self.evaluator.after_training, {}"),

@@ -5,6 +5,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.engines.loop_data:LoopData.descend", "None if options.is_bounded else ", ""),
     ("fedmpi.engines.batch_plan:get_local_training", "config.rounds) if decays else 1.", "config.rounds)"),
     ("fedmpi.engines.batch_plan:change_batches", "lr=find_full_lr(local)", "lr=local.lr"),
+    ("fedmpi.engines.batchnorm:with_local_batchnorm", "cls.trained is Method.trained", "False"),
     ("fedmpi.engines.batch_plan:find_full_lr", "local.lr if local.full_lr is None else local.full_lr", "local.lr"),
     ("fedmpi.engines.rehearsal:make_blank_labels", "model.classes == 1", "False"),
     ("fedmpi.engines.engine_choice:list_at_clients", '*["idle"] * method.idles, ', ""),

@@ -32,6 +32,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.report.results:find_unfinished_attempts", "unclear[:MOST_NAMED]", "unclear"),
     ("fedmpi.report.results:name_some", "names[:MOST_NAMED] + ", "names + "),
     ("fedmpi.report.results:Results.list_drawn", "if run.outcome.result] or found", "] or found"),
+    ("fedmpi.report.results:place_runs", "find_differences(group)", "find_differences(flat)"),
     ("fedmpi.report.results:is_aside", '("rounds", *SHOWN)', "SHOWN"),
     ("fedmpi.report.results:ReportRun.is_longer", "< result", "<= result"),
     ("fedmpi.report.write:describe_results", "rounds[0]} to {rounds[-1]}", "rounds[0]} to {rounds[0]}"),
