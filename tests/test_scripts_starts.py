@@ -61,6 +61,16 @@ def test_a_start_that_is_asked_to_stop_in_its_first_round_does_not_end_the_job(c
         cluster.run(other)
         assert not (cluster.folder / "out" / "failed-starts").exists()
         assert [stopped(), stopped()] == [again, again] and stopped().endswith(over)
+    # A job that is submitted after the end counts anew.
+    assert [stopped(), stopped()] == [again, again]
+
+
+def test_starts_that_die_and_those_that_are_stopped_count_apart(cluster):
+    (cluster.folder / "out" / "checkpoints").mkdir(parents=True)
+    (cluster.folder / "out" / "log.txt").write_text("an earlier start\n")
+    for does in ("exit 16", BEGAN + "exit 75", "exit 16", BEGAN + "exit 75", "exit 16"):
+        assert cluster.run(does).said.endswith("and starts again\n")
+    assert cluster.run(BEGAN + "exit 75").said.endswith("code 75, not started again: no round was gained\n")
 
 
 def test_a_given_up_round_does_not_excuse_a_later_start_that_fails(cluster):

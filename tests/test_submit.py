@@ -115,6 +115,7 @@ def test_a_setting_that_a_later_name_would_drop_is_refused(words, lost):
 
 @pytest.mark.parametrize("words", [
     ["--array", "method=fedprox", "--array", "method.mu=.1,1"], ["method.M=4", "--array", "method=fedmhc"],
+    ["method.M=4", "--array", "method.M=5,6", "--array", "method=fedmhc"],
     ["method.name=fedprox", "--array", "method=fedavg,fedmhc"], ["method.mu=.1", "method=fedprox", "method.mu=1"],
     ["train.lr=.1", "method.M=4", "train.lr=.2"]])
 def test_a_setting_that_no_later_name_drops_is_kept(words):

@@ -146,7 +146,9 @@ def refuse_lost_settings(config: str, words: list[str], run: Config) -> None:
         if section.rpartition(".")[2] not in NAMED_SECTIONS:
             continue
         for i, setting in enumerate(words[:later]):
-            if not setting.startswith(f"{section}.") or setting.startswith(f"{section}.name="):
+            key = setting.partition("=")[0]
+            given_again = any(word.startswith(f"{key}=") for word in words[i + 1:])
+            if not key.startswith(f"{section}.") or key == f"{section}.name" or given_again:
                 continue
             try:
                 moved = load_config(config, [*words[:i], *words[i + 1:later + 1], setting, *words[later + 1:]])

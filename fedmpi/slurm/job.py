@@ -20,9 +20,9 @@ ENDED_STATES = frozenset((
     "TIMEOUT"))
 # What squeue says in place of an end.
 NO_LIMIT = ("N/A", "NONE")
-# What a user or a site sets of these variables, which a job that is submitted from inside a job gets, too. All others
-# are of the outer job: what Slurm does not tell the new one anew it would take over, and srun reads the memory, the
-# GPUs and the binding of the outer one as its own options.
+# Slurm's variables that a user or a site sets: a job that is submitted from inside a job gets them, too. All others are
+# the outer job's. Those that Slurm does not set anew would stay, and srun would read the outer job's memory, GPUs and
+# binding as its options.
 NOT_OF_A_JOB = frozenset((
     "SLURM_CLUSTERS", "SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_DEBUG_FLAGS", "SLURM_EXIT_ERROR", "SLURM_JWT",
     "SLURM_MPI_TYPE", "SLURM_TIME_FORMAT"))

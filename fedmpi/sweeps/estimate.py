@@ -18,7 +18,6 @@ from fedmpi.errors import BadInput, StorageError
 from fedmpi.method import State
 from fedmpi.models.build import make_blank_samples
 from fedmpi.storage.listing import find_saved_round
-from fedmpi.storage.lock import is_run_alive
 from fedmpi.sweeps.job import PlannedRun
 from fedmpi.sweeps.speed_probe import time_rounds
 from fedmpi.text import MIB, count_words, format_columns, format_duration, printable
@@ -68,7 +67,7 @@ def estimate_cost(run: PlannedRun, case: Case, rate: float) -> Cost:
     found, rounds = run.outcome(), run.settings.rounds
     # A run that is not under way goes on from its newest checkpoint.
     kept = found.round
-    if not is_run_alive(run.folder):
+    if not found.alive:
         kept = 0
         with suppress(StorageError):
             kept = find_saved_round(run.folder) or 0

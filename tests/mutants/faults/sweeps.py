@@ -83,7 +83,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.sweeps.estimate:count_steps_of_round", "(case.federation.clients - part.participants) * ", ""),
     ("fedmpi.sweeps.equal:refuse_unknown_work", "if config.stop:", "if False:"),
     ("fedmpi.sweeps.estimate:estimate_cost", "min(kept, rounds)", "0"),
-    ("fedmpi.sweeps.estimate:estimate_cost", "if not is_run_alive(run.folder):", "if True:"),
+    ("fedmpi.sweeps.estimate:estimate_cost", "if not found.alive:", "if True:"),
     ("fedmpi.sweeps.estimate:estimate_cost", "with suppress(StorageError):", "if True:"),
     ("fedmpi.sweeps.local:Sweep.is_of_one_run", "shared in Path", "False and Path"),
     ("fedmpi.sweeps.board:estimate_time_left", " - find_seconds_before(found.lines)", ""),
