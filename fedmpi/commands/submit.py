@@ -147,7 +147,7 @@ def refuse_lost_settings(config: str, words: list[str], run: Config) -> None:
             continue
         for i, setting in enumerate(words[:later]):
             key = setting.partition("=")[0]
-            given_again = any(word.startswith(f"{key}=") for word in words[i + 1:])
+            given_again = any(other.startswith(f"{key}=") for other in words[i + 1:])
             if not key.startswith(f"{section}.") or key == f"{section}.name" or given_again:
                 continue
             try:

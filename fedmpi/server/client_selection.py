@@ -24,7 +24,7 @@ from fedmpi.participation import Stragglers
 from fedmpi.server.availability import AvailableTimes
 from fedmpi.server.client_files import hash_client_files
 from fedmpi.server.edge_cost import EdgeLedger
-from fedmpi.server.sampling import count_participants, draw_participants
+from fedmpi.server.sampling import count_participants, draw_participants, make_participants
 from fedmpi.server.simulated_time import SimulatedTime, Timing
 from fedmpi.text import MIB, format_spans
 
@@ -161,7 +161,7 @@ class ClientSelector:
         """Return the seconds until all of some candidates have received the model and told their losses, or left."""
         assert self.clock is not None
         ids = np.array(candidates, np.int64)
-        who = Participants(ids, self.federation.sizes[ids], t, self.config.seed, len(self.federation.sizes))
+        who = make_participants(self.config, t, self.federation.sizes, ids)
         works = {int(n): self.ledger.count_loss_work(int(n)) for n in np.unique(who.sizes)}
         seconds = self.clock.time_candidates(who, [works[int(n)] for n in who.sizes], nbytes)
         if until is not None and self.is_limited_in_seconds:

@@ -29,7 +29,7 @@ from fedmpi.server.client_selection import ClientSelector, SelectedClients
 from fedmpi.server.on_disk_error import DiskErrorPolicy
 from fedmpi.server.round_recorder import RoundRecorder
 from fedmpi.server.run_state import RunState
-from fedmpi.server.sampling import choose_addressed
+from fedmpi.server.sampling import choose_addressed, make_participants
 from fedmpi.server.state_check import (
     name_method_in_errors,
     refuse_non_finite,
@@ -204,8 +204,7 @@ class Run:
             FedmpiError: if no update can be used."""
         begin = time.perf_counter()
         if (ids := self.checked.method.warm_up_participants(len(self.federation.sizes), self.config.seed)) is not None:
-            asked = Participants(ids, self.federation.sizes[ids], -1, self.config.seed, len(self.federation.sizes),
-                                 self.config.train.rate_factor(-1, self.config.rounds))
+            asked = make_participants(self.config, -1, self.federation.sizes, ids)
             traffic = self.checked.traffic(self.state.shared)
             self.state.simulated_seconds = self.client_selector.time_warm_up(asked, traffic)
             accepted = self.exchange(asked, evaluates=False)

@@ -46,7 +46,12 @@ def draw_participants(config: Config, t: int, sizes: np.ndarray, available: np.n
     else:
         chosen = generator.choice(len(there), count, replace=False)
     ids = np.sort(there[chosen]).astype(np.int64)
-    return Participants(ids, sizes[ids], t, config.seed, n, config.train.rate_factor(t, config.rounds))
+    return make_participants(config, t, sizes, ids)
+
+
+def make_participants(config: Config, t: int, sizes: np.ndarray, ids: np.ndarray) -> Participants:
+    """Return clients `ids` (n,) as the participants of round t, of all clients with training samples `sizes` (N,)."""
+    return Participants(ids, sizes[ids], t, config.seed, len(sizes), config.train.rate_factor(t, config.rounds))
 
 
 def draw_by_size(sizes: np.ndarray, count: int, generator: np.random.Generator) -> np.ndarray:

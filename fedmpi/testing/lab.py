@@ -28,7 +28,7 @@ from fedmpi.engines.rehearsal import rehearse_loop
 from fedmpi.method import Method, Participants, State
 from fedmpi.models.build import make_blank_samples
 from fedmpi.server.rounds import send_messages
-from fedmpi.server.sampling import choose_addressed, draw_participants
+from fedmpi.server.sampling import choose_addressed, draw_participants, make_participants
 from fedmpi.server_only import hide_server_only
 
 # mypy cannot check sections that are known by name alone.
@@ -70,9 +70,7 @@ class Lab:
 
     def choose(self, ids: np.ndarray, t: int) -> Participants:
         """Return these clients as the participants of round t."""
-        sizes = self.federation.sizes
-        return Participants(ids, sizes[ids], t, self.config.seed, len(sizes),
-                            self.config.train.rate_factor(t, self.config.rounds))
+        return make_participants(self.config, t, self.federation.sizes, ids)
 
     def train(self, t: int, who: Participants | None = None, evaluates: bool = False) -> Participants:
         """Let the participants train; return those whose updates have arrived."""
