@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 from collections import defaultdict
 from importlib.metadata import PackageNotFoundError, version
 from itertools import groupby
@@ -75,7 +76,13 @@ def describe_rank(world: Transport, words: list[object]) -> JsonObject:
     """Return what this rank runs, by name. All but MAY_DIFFER has to be the same on all ranks."""
     return {"host": world.host, CUDA_AWARE: world.cuda_aware, "fedmpi": __version__,
             "Python": platform.python_version(), "torch": read_package_version("torch", "unknown"),
-            "code": hash_source(), "command": " ".join("-" if word is None else str(word) for word in words)}
+            "code": hash_source(), "command": " ".join("-" if word is None else describe_word(word) for word in words)}
+
+
+def describe_word(word: object) -> str:
+    """Return a part of a command line as text, which is the same in every process. A function that a Python program
+    gives for a setting has its address in Python's own text."""
+    return re.sub(r" at 0x[0-9a-f]+", "", str(word))
 
 
 def read_package_version(package: str, otherwise: str) -> str:

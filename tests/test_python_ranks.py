@@ -86,6 +86,39 @@ def test_an_error_between_two_runs_ends_the_job(bench, rank):
     assert bench.result(f"between-{rank}-one")["rounds"] == 1
 
 
+OF_THE_PROGRAM = r"""
+from functools import partial
+
+from torch import nn
+
+import fedmpi
+
+
+def build_network(wide=8) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, wide), nn.Linear(wide, 10))
+
+
+def share_right(logits, labels):
+    return (logits.argmax(1) == labels).double().mean()
+
+
+wider = partial(build_network, 9)
+for name, model in (("function", build_network), ("partial", wider)):
+    result = fedmpi.run("c.yaml", out=f"own-{name}", quiet=True, rounds=1, model=model,
+                        evaluate={"measures": [share_right]})
+    size = sum(w.numel() for w in result.model(client=0).parameters())
+    print(f"{size}\n", end="", flush=True)
+"""
+
+
+def test_functions_of_the_program_are_the_same_on_all_ranks(bench):
+    """Each process has them at an address of its own, which Python's text of a function contains."""
+    bench.out("functions.py").write_text(OF_THE_PROGRAM)
+    done = launch.finish(launch.start(2, "functions.py", cwd=bench.folder))
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.split()) == ["610", "610", "685", "685"]
+
+
 LEAVING = """
 import sys
 

@@ -37,6 +37,17 @@ def test_ranks_that_do_not_belong_together_are_refused(monkeypatch, name, remedy
     assert world.cuda_aware_by_rank == [mine[ranks.CUDA_AWARE], True]
 
 
+def test_a_function_is_the_same_word_wherever_it_lies():
+    def define():
+        def build_network():
+            pass
+        return build_network
+    one, other = define(), define()
+    assert str(one) != str(other)
+    said = [ranks.describe_rank(Solo(), [{"model": function}])["command"] for function in (one, other)]
+    assert said[0] == said[1] and "build_network" in said[0]
+
+
 def test_every_option_must_be_the_same_on_all_ranks():
     """Also one that is added some day."""
     request = RunRequest("c.yaml")
