@@ -34,7 +34,7 @@ from typing import Annotated, NamedTuple
 from fedmpi import registry
 from fedmpi.config import schema
 from fedmpi.config.load import format_yaml, parse_yaml, read_yaml, refuse_endless
-from fedmpi.config.overrides import is_one_value
+from fedmpi.config.overrides import flatten_values
 from fedmpi.config.schema import Config
 from fedmpi.errors import BadInput
 from fedmpi.json_values import JsonObject
@@ -232,9 +232,9 @@ def expand(job: SweepJob, path: str | Path, out: Path, scale: str | None) -> lis
     of_scale = {} if scale is None else job.scales[scale]
     job = narrow_job(job, scale)
     for seed, column, row in product(job.seeds, job.columns, job.rows):
-        overrides, other = list_overrides(job, of_scale, row, column, seed), find_other_row(job.rows, row, EQUAL)
-        where = f"{path}: {row} / {column} / seed {seed}"
+        other, where = find_other_row(job.rows, row, EQUAL), f"{path}: {row} / {column} / seed {seed}"
         try:
+            overrides = list_overrides(job, of_scale, row, column, seed)
             settings = schema.load_config(str(source), overrides, "")
             if other is not None:
                 equal_to = schema.load_config(str(source), list_overrides(job, of_scale, other, column, seed), "")
@@ -280,15 +280,9 @@ def refuse_other(run: PlannedRun) -> None:
                        "another --out")
 
 
-def flatten_to_words(settings: JsonObject, prefix: str = "") -> list[str]:
-    """Return settings as key=value texts of the command line."""
-    texts = []
-    for key, value in settings.items():
-        if is_one_value(f"{prefix}{key}", value):
-            texts.append(f"{prefix}{key}={format_yaml(value, in_one_line=True)}")
-        else:
-            texts += flatten_to_words(value, f"{prefix}{key}.")
-    return texts
+def flatten_to_words(settings: JsonObject) -> list[str]:
+    """Return settings as key=value texts of the command line. Raises BadInput."""
+    return [f"{key}={format_yaml(value, in_one_line=True)}" for key, value in flatten_values(settings)]
 
 
 def make_slug(name: str) -> str:

@@ -150,10 +150,23 @@ def test_settings_become_words_of_the_command_line():
               "method": {"name": "ditto", "lam": .5}, "edge": None, "text": "a: b", "yes": True, "empty": {},
               "faults": {"edge": {}}}
     assert job.flatten_to_words(nested) == [
-        "rounds=3", "train.lr=0.1", "train.participation=[0.5, 1.0]", "data.partition={name: iid}",
-        "data.partition={n: 3, name: n_class}", "data.fraction=0.001", "method={lam: 0.5, name: ditto}", "edge=null",
-        "text='a: b'", "yes=true", "faults.edge={}"]
+        "rounds=3", "train.lr=0.1", "train.participation=[0.5, 1.0]", "data.partition={n: 3, name: n_class}",
+        "data.fraction=0.001", "method={lam: 0.5, name: ditto}", "edge=null", "text='a: b'", "yes=true",
+        "faults.edge={}", "data.partition={name: iid}"]
     assert job.flatten_to_words({"edge": {}, "train": {}}) == ["edge={}"]
+
+
+@pytest.mark.parametrize("row", [{"method.lam": .5, "method": {"name": "fedmhc", "M": 3}},
+                                 {"method.lam": .5, "method.M": 3, "method": "fedmhc"}])
+def test_settings_of_one_mapping_are_kept_in_any_order(write, tmp_path, row):
+    """A method's name drops the settings of the method before, but not those beside it."""
+    run, _ = expanded(write(rows={"x": row}, published={}), tmp_path)
+    assert (run.settings.method.lam, run.settings.method.M) == (.5, 3)
+
+
+def test_a_name_that_is_no_setting_is_refused_with_its_row(write, tmp_path):
+    with pytest.raises(BadInput, match=r"job.yaml: x / beta .3 / seed 0: train\.'\.lr' is not the name of a setting"):
+        expanded(write(rows={"x": {"train": {".lr": 1}}}, published={}), tmp_path)
 
 
 def test_an_empty_optional_section_is_on(write, tmp_path):

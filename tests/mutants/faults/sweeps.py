@@ -36,7 +36,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.sweeps.job:PlannedRun.words", ', "--resume", "auto"', ""),
     ("fedmpi.sweeps.job:narrow_job", 'seeds=chosen.get("seeds", job.seeds)', "seeds=job.seeds"),
     ("fedmpi.sweeps.job:refuse_other", ", SHOWN)", ")"),
-    ("fedmpi.sweeps.job:flatten_to_words", 'is_one_value(f"{prefix}{key}", value)', "is_one_value(str(key), value)"),
+    ("fedmpi.sweeps.job:flatten_to_words", "flatten_values(settings)", "settings.items()"),
     ("fedmpi.sweeps.job:check_job", 'scale.get("seeds", job.seeds)', "job.seeds"),
     ("fedmpi.sweeps.job:check_seeds", "type(seed) is int", "isinstance(seed, int)"),
     ("fedmpi.sweeps.job:check_seeds", "and all(type(seed) is int for seed in seeds)", ""),
