@@ -248,7 +248,7 @@ def sweep(job: str | os.PathLike[str], *, scale: str | None = None, out: str | o
         BadInput: if the job cannot be run.
         GivenUp: if runs are left, because a signal stopped them (a second Ctrl-C ends them at once) or another process
             runs them; call again to go on.
-        FedmpiError: if a run failed; the others have run."""
+        FedmpiError: if a run failed. The others have run, unless it says that some are left, as for GivenUp."""
     from fedmpi.sweeps import changed_code
     from fedmpi.sweeps import job as jobs
     from fedmpi.sweeps.local import Sweep
@@ -264,10 +264,11 @@ def sweep(job: str | os.PathLike[str], *, scale: str | None = None, out: str | o
         code = started.go()
     if code == errors.SAVED:
         raise GivenUp(f"the sweep of {path} was stopped; the same call continues it" if started.stopping else
-                      f"{len(runs) - started.finished} of {len(runs)} runs of {path} are left: another process runs "
+                      f"{started.left} of {len(runs)} runs of {path} are left: another process runs "
                       "them, or was asked to stop; call again when it has ended")
     if code != errors.FINISHED:
-        raise FedmpiError("\n".join(f"{run.name}: {why}" for run, why in started.failed))
+        left = f"\n{started.left} of {len(runs)} runs are left; call again to go on" * (started.left > 0)
+        raise FedmpiError("\n".join(f"{run.name}: {why}" for run, why in started.failed) + left)
     return pandas.DataFrame([{"row": run.row, "column": run.column, "seed": run.seed,
                               "folder": str(run.folder.absolute()),
                               **select_numbers(run.outcome().result or {})} for run in runs])

@@ -31,7 +31,7 @@ class Board:
         self.runs = runs
         # the table on a terminal; None if the output goes elsewhere
         self.live: Live | None = None
-        # shortened outcomes of runs that are not under way, which do not change
+        # shortened outcomes of runs that are under way neither here nor elsewhere, which do not change
         self.known: dict[int, Outcome] = {}
         # when the runs are looked at again
         self.due = 0.
@@ -73,12 +73,18 @@ class Board:
         found: list[tuple[PlannedRun, str, Outcome]] = []
         for run in self.runs:
             if id(run) in running:
-                self.known.pop(id(run), None)
+                self.forget(run)
                 found.append((run, "under way", run.outcome().shorten()))
-            else:
-                known = self.known[id(run)] = self.known.get(id(run)) or run.outcome().shorten()
-                found.append((run, "waiting" if id(run) in queued else known.state, known))
+                continue
+            known = self.known.get(id(run)) or run.outcome().shorten()
+            if not known.alive:
+                self.known[id(run)] = known
+            found.append((run, "waiting" if id(run) in queued else known.state, known))
         return found
+
+    def forget(self, run: PlannedRun) -> None:
+        """Read at the next look what a run has left: it has changed."""
+        self.known.pop(id(run), None)
 
     def table(self, states: list[tuple[PlannedRun, str, Outcome]], height: int) -> Table:
         """Return the table of `states`. A terminal of less than all lines shows the rows that matter most."""

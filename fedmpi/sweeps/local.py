@@ -132,6 +132,7 @@ class Sweep:
         found = run.outcome()
         if found.state == "finished":
             self.finished += 1
+            self.board.forget(run)
             self.board.say(f"{run.name} was finished elsewhere: {found}")
             return True
         if alive := is_run_alive(run.folder):
@@ -169,8 +170,13 @@ class Sweep:
 
     def is_of_one_run(self, error: BaseException | None) -> bool:
         """Say whether an error is about a path inside the folder that all runs share, and so about some runs alone."""
-        shared = Path(os.path.commonpath([run.folder for run in self.runs]))
-        return shared.is_dir() and shared in Path(str(getattr(error, "filename", ""))).parents
+        shared = Path(os.path.commonpath([os.path.abspath(run.folder) for run in self.runs]))
+        return shared.is_dir() and shared in Path(os.path.abspath(str(getattr(error, "filename", "")))).parents
+
+    @property
+    def left(self) -> int:
+        """How many runs have neither finished nor failed."""
+        return len(self.runs) - self.finished - len(self.failed)
 
     def record_end(self, started: RunProcess) -> None:
         """Say what became of a run."""
@@ -221,13 +227,12 @@ class Sweep:
 
     def conclude(self) -> int:
         """Print what became of all runs; return the exit code."""
-        left = len(self.runs) - self.finished - len(self.failed)
         write_stdout(f"{self.finished} of {len(self.runs)} runs finished"
                      + (f", {len(self.failed)} failed" if self.failed else "")
-                     + (f", {left} left: the same command continues" if left else "") + "\n")
+                     + (f", {self.left} left: the same command continues" if self.left else "") + "\n")
         for run, why in self.failed:
             write_stdout(printable(f"failed {run.name}: {why}\n  log: {find_job_log(run.folder)}") + "\n")
-        return errors.FAILED if self.failed else errors.SAVED if left else errors.FINISHED
+        return errors.FAILED if self.failed else errors.SAVED if self.left else errors.FINISHED
 
 
 def write_job_line(run: PlannedRun, what: str) -> None:

@@ -58,6 +58,23 @@ def test_states_are_asked_for_again_only_while_a_run_is_under_way():
     assert states([], []) == ["finished", "finished", "failed", "failed"]
 
 
+def test_a_run_that_goes_on_elsewhere_is_asked_for_again():
+    there, waiting = Run("there", "unfinished"), Run("waiting")
+    there.found = there.found._replace(alive=True)
+    board = Board([there, waiting])
+
+    def states():
+        return [(state, found.round) for _, state, found in board.states([], [waiting])]
+    assert states() == [("unfinished", 0), ("waiting", 0)]
+    there.found = Run("", "finished", [line(10, 1.)]).found
+    # Another sweep has finished the one that waits, and ours has seen that when its turn came.
+    waiting.found = there.found
+    board.forget(waiting)
+    assert states() == [("finished", 10), ("waiting", 10)]
+    states()
+    assert there.asked == 2 and waiting.asked == 2
+
+
 def test_of_a_run_only_what_the_board_shows_is_kept():
     lines = [line(0, 80.), *(line(number, 80. + 50 * number, .1) for number in range(1, 4)),
              {"round": 4, "seconds": 280.}]

@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+import fedmpi
 from fedmpi.storage.lock import read_start_mark
 from fedmpi.sweeps import local
 
@@ -49,6 +50,17 @@ def test_another_signal_after_the_first_gives_runs_their_time(sweep):
 def test_a_run_that_was_killed_by_somebody_else_has_failed(sweep):
     code, said = sweep("*) stop_all INT TERM; kill -KILL $$ ;;")
     assert code == 1 and said[-3] == "0 of 3 runs finished, 1 failed, 2 left: the same command continues"
+
+
+def test_python_says_how_many_runs_are_left_beside_one_that_failed(sweep, tmp_path):
+    pytest.importorskip("pandas")
+    assert sweep("*) stop_all INT TERM; kill -KILL $$ ;;")[0] == 1
+    with pytest.raises(fedmpi.FedmpiError, match=r"^a / one / seed 0: .*\n2 of 3 runs are left; call again to go on$"):
+        fedmpi.sweep(tmp_path / "job.yaml", out=tmp_path / "out")
+    assert sweep("b) exit 1 ;;")[0] == 1
+    with pytest.raises(fedmpi.FedmpiError) as said:
+        fedmpi.sweep(tmp_path / "job.yaml", out=tmp_path / "out")
+    assert "left" not in str(said.value)
 
 
 def test_a_second_interrupt_while_a_run_is_being_started_ends_it_too(sweep, monkeypatch):

@@ -140,6 +140,16 @@ def test_the_first_run_may_be_the_one_that_cannot_be_started(sweep, plan, tmp_pa
     assert "2 of 3 runs finished, 1 failed" in said
 
 
+def test_the_folder_of_the_runs_may_be_a_relative_path(sweep, plan, tmp_path, monkeypatch):
+    """The first run's log is a folder, which is of no other run."""
+    monkeypatch.chdir(tmp_path)
+    runs = [run._replace(folder=run.folder.relative_to(tmp_path)) for run in plan()]
+    (tmp_path / "out" / "a" / "one" / "seed-0.txt").mkdir(parents=True)
+    code, said = sweep("", runs)
+    assert code == 1 and said[0].startswith("failed a / one / seed 0: not started: ")
+    assert "2 of 3 runs finished, 1 failed" in said
+
+
 def test_a_folder_that_takes_no_run_ends_the_sweep(sweep, plan, tmp_path):
     (tmp_path / "out").touch()
     with pytest.raises(StorageError, match="a/one/seed-0.txt cannot be written: Not a directory"):
