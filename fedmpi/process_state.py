@@ -91,7 +91,7 @@ def isolate_computation() -> Iterator[None]:
         threads, autocasts, cudnn = torch.get_num_threads(), precision.is_autocasting(), torch.backends.cudnn
         chosen = cudnn.deterministic, cudnn.benchmark, torch.utils.deterministic.fill_uninitialized_memory
         ordered = torch.get_deterministic_debug_mode()
-        on_gpu = torch.cuda.is_initialized()
+        on_gpu, seed = torch.cuda.is_initialized(), torch.initial_seed()
         generator, gpu_generators = torch.get_rng_state(), torch.cuda.get_rng_state_all() if on_gpu else []
         try:
             yield
@@ -104,6 +104,9 @@ def isolate_computation() -> Iterator[None]:
             torch.set_rng_state(generator)
             if on_gpu:
                 torch.cuda.set_rng_state_all(gpu_generators)
+            else:
+                # A run seeds GPUs that nobody has used yet, too: the caller may use them afterwards.
+                torch.cuda.manual_seed_all(seed)
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import fedmpi
+from fedmpi.models.seeding import build_seeded
 from fedmpi.process_state import isolate_computation
 from fedmpi.torch_compat import read_tf32, set_tf32
 from tests import forked
@@ -112,6 +113,18 @@ def test_what_the_caller_has_set_changes_no_result(runs, name):
     assert found.digest == usual.digest and found.accuracy == usual.accuracy
     with torch.no_grad():
         assert torch.equal(network(x), usual.model(2)(usual.samples(2)[0])) and network(x).dtype == torch.float32
+
+
+def test_a_gpu_that_is_used_only_afterwards_has_the_callers_seed(monkeypatch):
+    """Until then PyTorch only notes the last seed of it."""
+    seeds = []
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", seeds.append)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(7)
+        with pytest.raises(ZeroDivisionError), isolate_computation():
+            build_seeded(object, 3)
+            raise ZeroDivisionError
+    assert seeds == [7, 3, 7]
 
 
 def test_modes_are_put_back_after_an_error():

@@ -92,6 +92,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.process_state:handle_signals", "*SIGNALS", "*SIGNALS[1:]"),
     ("fedmpi.process_state:isolate_computation", "torch.set_num_threads(threads)", "pass"),
     ("fedmpi.process_state:isolate_computation", "torch.set_rng_state(generator)", "pass"),
+    ("fedmpi.process_state:isolate_computation", "torch.cuda.manual_seed_all(seed)", "pass"),
     ("fedmpi.process_state:isolate_computation", "precision.set_precision(", "str("),
     ("fedmpi.torch_compat:is_plain_convolution", "type(layer).forward is nn.Conv2d.forward", "True"),
     ("fedmpi.torch_compat:is_plain_convolution", "type(layer)._conv_forward is nn.Conv2d._conv_forward", "True"),
