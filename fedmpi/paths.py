@@ -49,6 +49,12 @@ def is_wrong_path(error: BaseException | None) -> bool:
     return isinstance(error, OSError) and error.errno in WRONG_PATH
 
 
+def refuse_empty_path(option: str, path: str | None) -> None:
+    """Raise BadInput for an empty path, as an empty variable of the shell leaves it: it would count as not given."""
+    if path == "":
+        raise BadInput(f'{option} "" is no path; give one, or leave {option} out')
+
+
 @contextmanager
 def refuse_wrong_paths() -> Iterator[None]:
     """Turn errors about paths that the user gave into BadInput."""

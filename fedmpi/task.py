@@ -31,6 +31,11 @@ class Task:
         """Return the key of the main measure's mean over the clients."""
         return f"{self.measure}_mean"
 
+    @property
+    def weighted(self) -> str:
+        """Return the key of the main measure over all clients' samples."""
+        return f"{self.measure}_weighted"
+
     def score(self, value: float) -> float:
         """Return a number that is larger if the main measure is better, without the noise of floating-point arithmetic,
         so that the first of equal rounds is the best one: the mean of .3, .2 and .1 is not that of .1, .2 and .3."""

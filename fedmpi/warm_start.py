@@ -101,7 +101,10 @@ def read_global_model(path: Path, where: str, config: Config, model: Model) -> T
         raise BadInput(f"{where}: with model.running_stats = local its global model has no running "
                        f"statistics; {EXPORT_CLIENT}")
     w = snapshot.shared.get("w")
-    if w is None or w.shape != (model.size,):
+    if w is None:
         raise BadInput(f"{where}: its method, {snapshot.config['method']['name']}, keeps no global model w of "
                        f"{model.size:,} numbers; {EXPORT}")
+    if w.shape != (model.size,):
+        raise BadInput(f"{where}: its global model w has {w.size:,} numbers, and this network {model.size:,}: samples "
+                       "or classes have another shape there; give a checkpoint of data like these")
     return torch.from_numpy(w.copy())

@@ -246,6 +246,18 @@ def test_without_sbatch_nothing_is_prepared(config, tmp_path, monkeypatch):
     assert not (tmp_path / "federations").exists()
 
 
+@pytest.mark.parametrize("asked, said", [
+    ({"mpi": "pmix", "launcher": "mpiexec"}, "--mpi pmix: an option of the launcher srun, and this one is .*mpiexec; "),
+    ({"mpi": "pmix", "launcher": "srun --exclusive"}, "this one is srun --exclusive; leave --mpi out, or write what"),
+    ({"mpi": "pmix", "profile": "one-node"}, "--mpi pmix: an option of the launcher srun, and this one is "),
+    ({"gpu_request": "gres"}, "--gpu-request gres: of use with GPUs alone; add --gpus, or leave --gpu-request out")])
+def test_options_that_would_do_nothing_are_refused(config, asked, said):
+    with pytest.raises(BadInput, match=said):
+        submit.build_job(config, [], [], [], **asked)
+    for fine in ({"mpi": "pmix"}, {"mpi": "", "launcher": "mpiexec"}, {"gpu_request": "gres", "gpus": 1}):
+        assert submit.build_job(config, [], [], [], **fine)
+
+
 def test_an_untested_profile_says_so(config, sbatch, tmp_path):
     done = called(config, "--profile", "jsc-like")
     assert "profile jsc-like was not tested: written from what such sites document." in done.stderr

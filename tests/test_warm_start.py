@@ -151,6 +151,12 @@ def test_a_checkpoint_without_the_model_is_refused(files, place, settings, said)
         loaded(replace(settings, start=str(files[place])))
 
 
+def test_a_global_model_of_other_data_says_so(files):
+    with pytest.raises(BadInput, match=f"model.start = {files[0]}: its global model w has 610 numbers, and this "
+                       "network 354: samples or classes have another shape there; give a checkpoint of data like"):
+        loaded(MLP(hidden=8, start=str(files[0])), shape=(32,))
+
+
 def test_a_global_model_without_statistics_has_a_remedy_that_works(monkeypatch):
     """The global model of such a run cannot be exported either."""
     config = resolve({})

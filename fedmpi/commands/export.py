@@ -171,10 +171,12 @@ def find_model(run: Path, client: int | None) -> TrainedModel:
     config = resolve(snapshot.config)
     with explain_relative_paths(config):
         own_code = fingerprint_code(config)
-        changes = list_changes(snapshot.extra.get("own_code", {}), own_code, snapshot.round)
+        # Checkpoints of version 0.1 do not say what code they had.
+        known = snapshot.extra.get("own_code", own_code)
+        changes = list_changes(known, own_code, snapshot.round)
         federation = find_federation_of(path, snapshot, config)
     warnings += describe_unknown_code(own_code, "it is used as it is now, and a change since the run is not noticed")
-    warnings += warn_of_changes(changes if "own_code" in snapshot.extra else [], f"{path} was written")
+    warnings += warn_of_changes(changes, f"{path} was written")
     method = build_method(config, federation)
     refuse_export(method, client, len(federation.sizes), config.data.new_clients)
     group, shared = restore_state(path, snapshot, config, method, federation)

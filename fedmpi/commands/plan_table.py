@@ -32,9 +32,8 @@ def format_plan(planned: JsonObject) -> str:
                                       *list_short_batches(p),
                                       ("bytes", describe_bytes(p)), ("on the wire", describe_wire(p)),
                                       ("evaluation", describe_evaluation(p)),
-                                      ("checkpoint",
-                                       f"{describe_interval(p['checkpoint']['every'])}: {p['checkpoint']['mib']:.3g} "
-                                       f"MiB"), ("engine", describe_engine(p))]), ranks,
+                                      ("checkpoint", describe_checkpoints(p["checkpoint"])),
+                                      ("engine", describe_engine(p))]), ranks,
                         format_pairs([("memory", COUNTED), *describe_balance(p["per_rank"], condition),
                                       *[("hosts", MOVABLE)] * p["movable"]])])
 
@@ -117,6 +116,13 @@ def describe_engine(p: JsonObject) -> str:
     """Name the engine and the device, and say how many threads a rank has."""
     chosen = f" ({p['engine_on_cpu']} on a CPU)" if p["engine"] == "auto" else ""
     return f"{p['engine']}{chosen}, device {p['device']}, {count_words(p['threads'], 'thread')} a rank"
+
+
+def describe_checkpoints(checkpoint: JsonObject) -> str:
+    """Say how often a checkpoint is written, and how large it is."""
+    minutes = checkpoint["minutes"] if checkpoint["every"] != 1 else 0
+    return (describe_interval(checkpoint["every"]) + f" and {minutes:g} min after the last one" * (minutes > 0)
+            + f": {checkpoint['mib']:.3g} MiB")
 
 
 def describe_interval(rounds: int) -> str:

@@ -17,7 +17,7 @@ from fedmpi.json_values import JsonObject
 from fedmpi.slurm.profiles import load_profile
 from fedmpi.slurm.quoting import split_command
 from fedmpi.slurm.sbatch import guess_mpi, require_sbatch, submit_script
-from fedmpi.slurm.script import JobScript, check_array_size, render_script
+from fedmpi.slurm.script import JobScript, check_array_size, find_launcher_kind, render_script
 
 # The words of a line before a remark, which begins with a # at the beginning of a word, as in a shell.
 BEFORE_REMARK = re.compile(r"""^((?:\s+|(?!#)(?:[^\s'"\\]|\\.|'[^']*'|"(?:[^"\\]|\\.)*")++)*+)#.*""")
@@ -41,9 +41,7 @@ def submit_command(config: str, settings: list[str], array: list[str], options: 
         BadInput, FedmpiError: if something cannot run, or sbatch refuses it."""
     configs = load_runs(config, settings, array)
     job = build_job(config, settings, array, options, profile, configs=configs, **asked)
-    if profile and (site := load_profile(profile)).untested:
-        why = site.tested.partition(";")[2].strip() or "it does not say where"
-        print(f"profile {profile} was not tested: {why}", file=sys.stderr)
+    warn_of_untested(profile)
     if dry_run:
         for why in list_unprepared(configs) if prepare else ():
             print(why, file=sys.stderr)
@@ -55,6 +53,13 @@ def submit_command(config: str, settings: list[str], array: list[str], options: 
     numbers, path = submit_script(job)
     print(numbers)
     print(f"submitted {path}; squeue --jobs {numbers} shows it", file=sys.stderr)
+
+
+def warn_of_untested(profile: str | None) -> None:
+    """Say so if nobody tried a profile at its site."""
+    if profile and (site := load_profile(profile)).untested:
+        why = site.tested.partition(";")[2].strip() or "it does not say where"
+        print(f"profile {profile} was not tested: {why}", file=sys.stderr)
 
 
 def build_job(config: str, settings: list[str], array: list[str], options: list[str], profile: str | None = None,
@@ -109,6 +114,12 @@ def refuse_contradictions(job: JobScript, asked: Mapping[str, object],
                        f"--cpus {threads}, or fewer threads")
     if job.at_once and not job.array and asked.get("at_once"):
         raise BadInput(f"--at-once {job.at_once}: of use for a job array alone; add --array, or leave --at-once out")
+    if asked.get("mpi") and find_launcher_kind(job) != "srun":
+        raise BadInput(f"--mpi {asked['mpi']}: an option of the launcher srun, and this one is {job.launcher}; leave "
+                       "--mpi out, or write what this launcher needs into --launcher")
+    if asked.get("gpu_request") and not job.gpus:
+        raise BadInput(f"--gpu-request {asked['gpu_request']}: of use with GPUs alone; add --gpus, or leave "
+                       "--gpu-request out")
     if job.chain and restarts is not None:
         raise BadInput(f"--restarts {restarts} with --chain {job.chain}: the jobs of a chain follow each other, and "
                        "none starts again; leave --restarts out, or give --chain 0 for one job that starts again")

@@ -71,8 +71,9 @@ def refuse_unused_options(slurm: bool, dry_run: bool, only_slurm: Mapping[str, o
     unused = [name for name, value in (never_slurm if slurm else only_slurm).items() if value not in (None, [])]
     given = " ".join(f"--{name.replace('_', '-')}" for name in unused)
     if given and slurm:
-        raise BadInput(f"{given}: --slurm makes no use of it; leave it out, since Slurm decides how many runs go on at "
-                       "a time (at most --at-once)")
+        raise BadInput(f"{given}: --slurm makes no use of it; leave it out, since "
+                       + ("Slurm decides how many runs go on at a time (at most --at-once)" if "local" in unused else
+                          "nothing is estimated"))
     if rate is not None and not dry_run:
         raise BadInput(f"--rate {rate:g}: of use with --dry-run alone; add --dry-run to see what the runs "
                        "would cost, or leave --rate out to start them")

@@ -87,7 +87,7 @@ def list_series(config: Config, lines: list[JsonObject]) -> JsonObject:
     Args:
         lines: the lines of metrics.jsonl of evaluated rounds."""
     best, on, task = find_best_line(lines), BEST_ON + config.evaluate.on, find_task(lines[-1])
-    weighted, choose = f"{task.measure}_weighted", np.fmax if task.larger_is_better else np.fmin
+    weighted, choose = task.weighted, np.fmax if task.larger_is_better else np.fmin
     found = {f"{task.measure}{on}": best[task.key], "best_round": best["round"],
              f"{weighted}{on}": float(choose.reduce([line[weighted] for line in lines])),
              f"{task.measure}_last_ten": float(np.mean([line[task.key] for line in lines[-10:]]))}

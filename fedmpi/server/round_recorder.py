@@ -17,7 +17,7 @@ from fedmpi.comm.rank_pool import RankPool
 from fedmpi.comm.rows import make_rows
 from fedmpi.config.evaluation import NEW_CLIENTS_ENDING
 from fedmpi.config.schema import Config
-from fedmpi.data.federation import Federation
+from fedmpi.data.federation import SAMPLE_PARTS, Federation
 from fedmpi.faults import find_honest
 from fedmpi.json_values import JsonObject
 from fedmpi.method import Participants
@@ -70,6 +70,11 @@ class RoundRecorder:
     def honest(self) -> np.ndarray:
         """Return which clients do not attack, (N,) bool: accuracies are theirs."""
         return find_honest(self.config.attack, len(self.federation.sizes), self.config.seed)
+
+    @property
+    def summarised(self) -> np.ndarray:
+        """Return which clients a mean is over, (N,) bool: honest ones with samples of the part that is evaluated."""
+        return self.honest & (self.federation.counts[:, SAMPLE_PARTS.index(self.config.evaluate.on)] > 0)
 
     @cached_property
     def edge(self) -> EdgeLedger:

@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 
 from fedmpi.errors import BadInput, StorageError
+from fedmpi.paths import refuse_empty_path
 from fedmpi.storage import checkpoint, run_files
 from fedmpi.storage.folder import RunFolder, holds_run
 from fedmpi.storage.listing import list_checkpoints
@@ -19,6 +20,7 @@ NEWEST_CHECKPOINT = "auto"
 
 def claim_folder(config_path: str | Path, out: str | None, resume: str | None) -> RunFolder:
     """Lock the folder of a start, which may hold a run only if the start continues that run. Raises BadInput."""
+    refuse_empty_path("--out", out)
     path = pick_folder(config_path, out, resume)
     if not out and not (resume == NEWEST_CHECKPOINT or find_folder_of(resume)):
         return claim_new_folder(path)

@@ -5,7 +5,13 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fedmpi.commands.submit import choose_gpu_settings, merge_fields, prepare_federations, refuse_contradictions
+from fedmpi.commands.submit import (
+    choose_gpu_settings,
+    merge_fields,
+    prepare_federations,
+    refuse_contradictions,
+    warn_of_untested,
+)
 from fedmpi.slurm.quoting import LONGEST_JOB_NAME
 from fedmpi.slurm.sbatch import require_sbatch, submit_script
 from fedmpi.slurm.script import JobScript, render_script
@@ -32,6 +38,7 @@ def submit_runs(runs: list[PlannedRun], dry_run: bool = False, profile: str | No
     if not waiting:
         return f"all {len(runs)} runs are finished or under way"
     job = make_array(waiting, profile, options, **asked)
+    warn_of_untested(profile)
     if dry_run:
         return render_script(job)
     require_sbatch(job)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple
 
+from fedmpi.clients.checked_method import CheckedMethod
 from fedmpi.commands.plan_case import Case, prepare_case
 from fedmpi.commands.planned_steps import PlannedRounds, average_by_size, list_planned_rounds
 from fedmpi.config.schema import to_plain
@@ -30,6 +31,7 @@ TIMED_CLIENTS = 8
 NOTE = ("steps: batches that the clients train on, also before the first round and to be evaluated; samples that only "
         "go forward, as in evaluation, count a third; all are taken for available, in time and not lost; "
         "those of a head on features computed before count as whole ones, so such a run is faster than this says; "
+        "not counted: what new clients train, and the losses by which sampling=loss chooses; "
         "down and up: of all clients, as in the first round; time: at that rate, the server's work left out")
 
 
@@ -94,12 +96,20 @@ def count_steps_of_round(case: Case, part: PlannedRounds) -> float:
 
 
 def count_steps_of_evaluation(case: Case, part: PlannedRounds) -> float:
-    """Return the steps that it takes to evaluate all clients: what they train for it, and forward passes."""
+    """Return the steps that it takes to evaluate all clients, and to measure some or all of them right after their
+    training: what they train for it, and forward passes."""
     federation = case.federation
     parts = [SAMPLE_PARTS.index(part) for part in case.config.evaluated_on]
     evaluated = part._replace(sizes=federation.sizes, round=0)
     samples = federation.clients * count_mean_samples(case, evaluated, case.method.personal)
-    return (samples + FORWARD_SHARE * float(federation.counts[:, parts].sum())) / case.config.train.batch
+    passed = float(federation.counts[:, parts].sum())
+    after = case.config.evaluate.after_training
+    checked = CheckedMethod(case.method, case.mine, case.up, federation.classes)
+    if after != "off" and checked.may_differ_after_training:
+        measured = federation.clients if after == "all" else part.participants
+        samples += (measured - part.participants) * count_mean_samples(case, evaluated, case.method.client)
+        passed += passed * measured / federation.clients
+    return (samples + FORWARD_SHARE * passed) / case.config.train.batch
 
 
 def count_mean_samples(case: Case, part: PlannedRounds, function: Callable[..., State]) -> float:

@@ -38,7 +38,7 @@ from fedmpi.config.overrides import flatten_values
 from fedmpi.config.schema import Config
 from fedmpi.errors import BadInput
 from fedmpi.json_values import JsonObject
-from fedmpi.paths import is_readable
+from fedmpi.paths import is_readable, refuse_empty_path
 from fedmpi.settings import make_settings, shorten_value
 from fedmpi.shipped import find_shipped, name_hint
 from fedmpi.storage import changed_settings, run_files, run_status
@@ -121,7 +121,10 @@ def plan_job(path: str, scale: str | None, out: str | None) -> tuple[SweepJob, l
     Args:
         path: the job file, or the name of one that came with fedmpi
         scale: a smaller variant that the job names
-        out: folder of the runs; None: runs/JOB[-SCALE]"""
+        out: folder of the runs; None: runs/JOB[-SCALE]
+
+    Raises BadInput."""
+    refuse_empty_path("--out", out)
     found = str(find_shipped(path, "jobs"))
     job = load_job(found)
     runs = expand(job, found, Path(out or f"runs/{Path(path).stem}{'-' + scale if scale else ''}"), scale)

@@ -7,11 +7,15 @@ from fedmpi import registry
 from fedmpi.config.evaluation import name_column
 from fedmpi.config.schema import Config
 from fedmpi.errors import BadInput
-from fedmpi.storage.run_status import AT_BEST_VALIDATION, RENAMED_MEASURES, find_new_name
+from fedmpi.storage.run_status import AT_BEST_VALIDATION, BEST_ON, RENAMED_MEASURES, find_new_name
+from fedmpi.task import TASKS
+
+# the measures that result.json has of the round that is best on validation samples
+CHOSEN = tuple(name for task in TASKS.values() for name in (task.measure, task.weighted, task.second))
 
 
 def check_measures(main: str, further: Collection[str]) -> None:
-    """Raise BadInput for a measure that has another name now, or that a job names twice.
+    """Raise BadInput for a measure that has another name now, that no run has, or that a job names twice.
 
     Args:
         main: the job's `measure`.
@@ -20,23 +24,30 @@ def check_measures(main: str, further: Collection[str]) -> None:
         if name in RENAMED_MEASURES:
             raise BadInput(f"measure {name!r} is called {find_new_name(name, 'test')} now: its round is the best on "
                            f"test samples; accuracy{AT_BEST_VALIDATION} chooses the round on validation samples")
+        if name.endswith(AT_BEST_VALIDATION) and name.removesuffix(AT_BEST_VALIDATION) not in CHOSEN:
+            raise BadInput(f"measure {name!r} is taken by no run; of the round that is best on validation samples "
+                           f"there are {', '.join(f'{known}{AT_BEST_VALIDATION}' for known in CHOSEN)}")
     if main in further:
         raise BadInput(f"also.{main}: this is the job's measure already; leave it out, and set what is published of it "
                        "in `published`")
 
 
 def refuse_unchosen(measures: Iterable[str], settings: Config, where: str) -> None:
-    """Raise BadInput if a table is to show the round that is best on validation samples, and a run has none, or
-    evaluates nothing else."""
-    data = settings.data
+    """Raise BadInput if a table is to show the round that is best on samples that a run does not evaluate, or, in the
+    round that is best on validation samples, a measure of test samples that it does not evaluate."""
+    data, on = settings.data, settings.evaluate.on
     for measure in measures:
+        body, ending, part = measure.rpartition(BEST_ON)
+        if ending and part in ("test", "validation") and part != on:
+            raise BadInput(f"{where}: measure {measure} is of {part} samples, and evaluate.on = {on}: set measure: "
+                           f"{body}{BEST_ON}{on}")
         if not measure.endswith(AT_BEST_VALIDATION):
             continue
         if not data.validates:
             raise BadInput(f"{where}: measure {measure} chooses the round on validation samples, and data.split = "
                            f"{list(data.split)} has no share of them: set data.split: [0.6, 0.15, 0.25], or measure: "
                            f"{find_new_name('accuracy_best', 'test')}")
-        if settings.evaluate.on != "test":
+        if on != "test":
             raise BadInput(f"{where}: measure {measure} is of test samples, and evaluate.on = validation uses none: "
                            f"set measure: {find_new_name('accuracy_best', 'validation')}")
 

@@ -24,8 +24,8 @@ PLAN = {"method": "FedX", "settings": "mu=1", "model": "mlp", "model_settings": 
         "reduce": "exact", "short_batches": None,
         "evaluation": {"every": 2, "on": "test", "parts": ["test"], "samples_per_client": {"test": [1, 20]}},
         "patience": None, "engine": "auto",
-        "checkpoint": {"every": 0, "mib": 12.345}, "engine_on_cpu": "vmap", "device": "cpu", "threads": 2,
-        "movable": False, "per_rank": RANKS}
+        "checkpoint": {"every": 0, "minutes": 0., "mib": 12.345}, "engine_on_cpu": "vmap", "device": "cpu",
+        "threads": 2, "movable": False, "per_rank": RANKS}
 TABLE = """method      FedX mu=1
 model       mlp hidden=8: 12,345 parameters, 1,234 of them in the head
 data        digits, 15 clients: samples 1,300 train, 260 test; 3-99 to train on per client
@@ -81,7 +81,9 @@ def test_the_whole_table():
      "ends when 5 rounds bring nothing better on validation"),
     ({"evaluation": {"every": 1, "samples_per_client": {"test": [26, 26]}}}, "260 test samples (26 per client)"),
     ({"engine": "loop", "threads": 1}, "engine loop, device cpu, 1 thread a rank"), ({"settings": ""}, "method FedX"),
-    ({"checkpoint": {"every": 5, "mib": .5}}, "checkpoint every 5 rounds: 0.5 MiB"),
+    ({"checkpoint": {"every": 5, "minutes": 10., "mib": .5}},
+     "checkpoint every 5 rounds and 10 min after the last one: 0.5 MiB"),
+    ({"checkpoint": {"every": 1, "minutes": 10., "mib": .5}}, "checkpoint every round: 0.5 MiB"),
     ({"short_batches": {"clients": 9, "samples": 2}}, "last batch 9 of 15 clients end every epoch with a step on at "
      "most 2 samples; a model that is evaluated right after local training depends much on them, and "
      "train.drop_last=true leaves such batches out bytes"),

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 import fedmpi
 from fedmpi.cli import app
+from fedmpi.commands.export import load_model
 from fedmpi.errors import BadInput
 from fedmpi.own_code import fingerprint
 from fedmpi.report import write as write_report
@@ -150,6 +151,7 @@ def test_a_checkpoint_without_a_fingerprint_continues_with_a_line_that_says_so(r
     snapshot, saved = read_checkpoint(path), CheckpointFile(path)
     del snapshot.extra["own_code"]
     write_checkpoint(path.parent, snapshot, [saved.read_rows(0, len(snapshot.ids))])
+    assert "own_code_changes" not in load_model(place / "run", None, own_code=True).facts
     code, said = run(*SETTINGS, "rounds=2")
     assert code == 0 and said.count("the checkpoint of round 1 has no fingerprint of your own code") == 1
     assert "own code" not in run("rounds=1", out="old")[1] + run("rounds=2", out="old")[1]

@@ -85,6 +85,15 @@ def test_the_last_lines_of_a_run(quiet):
     assert (run.recorder.folder.path / "result.json").exists()
 
 
+@pytest.mark.parametrize("honest, said", [(9, "mean over 7 clients, "), (4, "mean over 3 honest clients, ")])
+def test_the_last_line_counts_the_clients_of_the_mean(quiet, honest, said):
+    """Clients without a sample of the evaluated part are in none."""
+    run = quiet()
+    run.recorder.federation.counts = run.recorder.federation.counts.copy()
+    run.recorder.federation.counts[[1, 4], 2] = 0
+    assert said in finished(run, honest)[0]
+
+
 def test_the_last_lines_name_honest_clients_ranks_and_a_disk_that_refused(quiet):
     run = quiet("checkpoint.failure=continue")
     run.pool.world.size, call = 3, run.pool.call

@@ -112,6 +112,15 @@ def test_a_run_that_finds_nothing_to_continue_says_so(start, resume, said):
         assert log.count(line) == 1 and "continuing after round" in log
 
 
+@pytest.mark.parametrize("resume", ["auto", None])
+def test_an_empty_folder_name_is_refused(start, capsys, resume):
+    """An empty variable of a shell, `--out "$OUT"`, would continue the last run of that name, or begin another one."""
+    kept = read_all(TWO)
+    assert start(out="", resume=resume) == 2
+    assert capsys.readouterr().err == 'fedmpi: --out "" is no path; give one, or leave --out out\n'
+    assert read_all(TWO) == kept and sorted(Path("runs").iterdir()) == [ONE, TWO]
+
+
 def test_a_checkpoint_that_the_code_cannot_continue_leaves_the_result(start, bench, monkeypatch):
     """The state of the server has got another field since, say, and the change was accepted."""
     def refuse(path, *_):

@@ -146,11 +146,20 @@ def test_the_script_can_be_looked_at_first(runs, tmp_path, monkeypatch):
     (["--slurm", "--option=--array=0-9%4", "--dry-run"], "--array, and --at-once; `fedmpi sweep` has --at-once"),
     (["--option=--mem=8G", "--profile", "x"], "--profile --option: of use"),
     (["--slurm", "--local", "2"], "--local: --slurm makes no use of it; leave it out"),
-    (["--slurm", "--dry-run", "--rate", "5"], "--rate: --slurm makes no use of it"),
+    (["--slurm", "--local", "2", "--dry-run"], "since Slurm decides how many runs go on at a time"),
+    (["--slurm", "--dry-run", "--rate", "5"], "--rate: --slurm makes no use of it; leave it out, since nothing is est"),
+    (["--slurm", "--dry-run", "--mpi", "pmix", "--profile", "one-node"], "--mpi pmix: an option of the launcher srun"),
+    (["--out", "", "--dry-run"], '--out "" is no path; give one, or leave --out out'),
     (["--slurm", "--dry-run", "--gpus", "2", "--ranks", "7"], "--ranks 7 with --gpus 2: a run has a rank for each")])
 def test_options_that_would_not_count_are_refused(runs, words, message):
     done = CliRunner().invoke(app, ["sweep", "job.yaml", *words])
     assert done.exit_code == 2 and message in " ".join(done.output.split()) and not Path("runs").exists()
+
+
+def test_an_untested_profile_is_named_as_by_submit(runs, tmp_path, capsys):
+    for profile, said in (("jsc-like", "profile jsc-like was not tested: written from what"), ("generic", "")):
+        array.submit_runs(runs, True, profile, follow="fedmpi status", **ASKED)
+        assert capsys.readouterr().err.startswith(said) and bool(said) == (profile == "jsc-like")
 
 
 def test_a_row_keeps_the_threads_that_it_sets(runs):

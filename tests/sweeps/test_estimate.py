@@ -37,22 +37,23 @@ def costs(runs, rate=100.):
 
 
 def test_steps_and_bytes(runs):
-    """Two rounds have six clients with three batches each; every round is evaluated."""
+    """Two rounds have six clients with three batches each; every round is evaluated, by FedAvg and IFCA right after
+    training, too."""
     case, found = costs(runs)
     evaluated = 2 * case.federation.counts[:, 2].sum() / 3 / 10
     size = 4 * case.method.model.size
-    assert found["FedAvg"].steps == pytest.approx(2 * 6 * 3 + evaluated)
+    assert found["FedAvg"].steps == pytest.approx(2 * 6 * 3 + 2 * evaluated)
     # Ditto trains two models.
     assert found["Ditto"].steps == pytest.approx(2 * 2 * 6 * 3 + evaluated)
     # IFCA compares the losses of both models, to train and to be evaluated.
     assert found["IFCA"].steps == pytest.approx(
-        2 * 6 * 3 + evaluated + 2 * 2 * 2 * case.federation.sizes.sum() / 3 / 10)
+        2 * 6 * 3 + 2 * evaluated + 2 * 2 * 2 * case.federation.sizes.sum() / 3 / 10)
     assert (found["FedAvg"].down, found["FedAvg"].up) == (2 * 6 * size, 2 * 6 * size)
     assert found["IFCA"].down == 2 * 6 * 2 * size and found["Local"].down == found["Local"].up == 0
 
 
 SIX = {"data": {"name": "arrays", "clients": 6, "partition": "iid", "split": [.5, .2, .3]}, "rounds": 4,
-       "train": {"epochs": 2, "steps": None, "batch": 10}}
+       "train": {"epochs": 2, "steps": None, "batch": 10}, "evaluate": {"after_training": "off"}}
 
 
 @pytest.fixture
@@ -102,6 +103,15 @@ def test_a_round_by_hand(six, settings, trained, evaluated, times, clients):
     (run.folder / "metrics.jsonl").write_text(json.dumps({"round": 9, "accuracy_mean": .1}) + "\n")
     keep_checkpoint(run.folder, 9)
     assert estimate.estimate_cost(run, case, 100.)[:4] == (0, 0, 0, 0)
+
+
+@pytest.mark.parametrize("method, after, clients, trained", [
+    ("fedavg", "'off'", 0, 0), ("fedavg", "participants", 3, 0), ("fedavg", "all", 6, 3), ("local", "all", 0, 0)])
+def test_what_is_measured_right_after_training_counts(six, method, after, clients, trained):
+    """Each of the clients passes 20 samples forward; those of them that do not take part train four batches first."""
+    _, case = six(f"method={method}", "train.participation=.5", f"evaluate.after_training={after}")
+    part, = list_planned_rounds(case)
+    assert estimate.count_steps_of_evaluation(case, part) == pytest.approx((6 + clients) * 20 / 3 / 10 + trained * 4)
 
 
 def test_rounds_of_other_work_count_as_many_as_there_are(six):
@@ -178,8 +188,7 @@ def test_the_rate_is_that_of_the_second_of_two_rounds(six, monkeypatch):
 def test_the_probe_trains_the_participants_of_each_round(six, monkeypatch):
     trained = []
     monkeypatch.setattr(RankPool, "train", watched(
-        RankPool.train, lambda pool, t, ids, evaluates, shared: trained.append(
-            (t, len(ids), evaluates, shared.w.clone()))))
+        RankPool.train, lambda _, t, who, evaluates, up: trained.append((t, len(who), evaluates, up.w.clone()))))
     _, case = six()
     seconds = time_rounds(case.federation, schema.to_plain(case.config), participants=4, rounds=3)
     assert len(seconds) == 3 and min(seconds) > 0
@@ -200,8 +209,7 @@ def test_each_network_is_measured_once(tmp_path, cache, monkeypatch, capsys):
     """Rows with the same network and training share a rate; a column with another network has its own."""
     path = jobs.write(tmp_path, cache, rows={"A": "fedavg", "B": "local"}, published={}, columns={
         "one": {}, "wide": {"model": {"name": "mlp", "hidden": 16}}, "long": {"train.steps": 9},
-        "more rounds": {"rounds": 7},
-        "bf16": {"precision": "bf16"}})
+        "more rounds": {"rounds": 7}, "bf16": {"precision": "bf16"}})
     runs = job.expand(job.load_job(path), path, tmp_path / "out", None)
     rates = iter((10., 20., 30., 40.))
     monkeypatch.setattr(estimate, "measure_rate", lambda case: next(rates))
@@ -209,8 +217,7 @@ def test_each_network_is_measured_once(tmp_path, cache, monkeypatch, capsys):
     estimate.show_costs(runs, 1, 1, None)
     lines = capsys.readouterr().out.splitlines()
     assert [shlex.split(line) for line in lines[:10]] == [["fedmpi", *run.words()] for run in runs]
-    assert [line.split()[-3] for line in lines[13:23]] == [
-        "10", "10", "20", "20", "30", "30", "10", "10", "40", "40"]
+    assert [line.split()[-3] for line in lines[13:23]] == ["10", "10", "20", "20", "30", "30", "10", "10", "40", "40"]
     assert lines[23].endswith("with 1 at a time on 1 worker each")
     # Nothing is measured; one rank of four is the server.
     estimate.show_costs(runs, 2, 4, 5.)

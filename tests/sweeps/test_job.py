@@ -103,7 +103,9 @@ CHOSEN = "accuracy_at_best_validation"
      "share of them: set data.split: [0.6, 0.15, 0.25], or measure: accuracy_best_on_test"),
     ("f1_mean", {f"f1{CHOSEN[8:]}": {}}, {"data.split": [.7, 0, .3]}, "data.split = [0.7, 0.0, 0.3] has no share"),
     (CHOSEN, {}, SPLIT | {"evaluate.on": "validation"}, f"measure {CHOSEN} is of test samples, and evaluate.on = "
-     "validation uses none: set measure: accuracy_best_on_validation")])
+     "validation uses none: set measure: accuracy_best_on_validation"),
+    ("accuracy_best_on_validation", {}, {}, "accuracy_best_on_validation is of validation samples, and evaluate.on = "
+     "test: set measure: accuracy_best_on_test")])
 def test_a_round_chosen_on_validation_needs_samples_for_it(write, tmp_path, measure, also, settings, words):
     """Every run of the job needs them; the line names the first one that has none."""
     path = write(measure=measure, also=also, set=settings)
@@ -111,7 +113,7 @@ def test_a_round_chosen_on_validation_needs_samples_for_it(write, tmp_path, meas
         expanded(path, tmp_path)
     (line,) = str(error.value).splitlines()
     assert line.startswith(f"{path}: FedAvg / beta .3 / seed 0: ") and words in line
-    assert expanded(write(measure=measure, also=also, set=SPLIT), tmp_path)
+    assert expanded(write(measure=measure.replace("best_on_v", "at_best_v"), also=also, set=SPLIT), tmp_path)
 
 
 @pytest.mark.parametrize("changed, said", [

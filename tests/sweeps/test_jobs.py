@@ -2,12 +2,14 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from fedmpi.engines import batchnorm
+from fedmpi.errors import BadInput
 from fedmpi.models.build import build_model
 from fedmpi.report.measure_names import find_factor
 from fedmpi.report.tables import split_published
@@ -18,6 +20,17 @@ each = pytest.mark.parametrize("path", JOBS, ids=lambda path: path.stem)
 # Jobs with several scales, with columns, and with neither; the others are tested only by the whole suite.
 DAILY = ("digits", "fedah_table1", "quickstart")
 REST = pytest.mark.slow("every run of thirty jobs; those of DAILY are looked at without this mark, too")
+
+
+@pytest.mark.parametrize("changed", [{"measure": "f1_mean_at_best_validation"},
+                                     {"also": {"loss_at_best_validation": {}}}])
+def test_a_measure_that_no_run_has_is_refused(tmp_path, changed):
+    path = tmp_path / "job.yaml"
+    path.write_text(json.dumps({"title": "t", "config": "c.yaml", "rows": {"A": "local"}} | changed))
+    with pytest.raises(BadInput, match="_at_best_validation' is taken by no run; of the round that is best on "
+                       "validation samples there are accuracy_at_best_validation, "
+                       "accuracy_weighted_at_best_validation, f1_at_best_validation, mse_at_best_validation, "):
+        job.load_job(path)
 
 
 @pytest.mark.parametrize("path", [pytest.param(path, marks=() if path.stem in DAILY else REST) for path in JOBS],

@@ -73,6 +73,7 @@ FAULTS: list[tuple[str, str, str]] = [
     (EARLY_STOPPING + "explain_early_stop", "or rounds_done >= config.rounds", ""),
     (EARLY_STOPPING + "refuse_validation_settings", "counts[honest, 1]", "counts[:, 1]"),
     (SAVING + "is_due", "or over", "or done == self.config.rounds"),
+    (RECORDER + "summarised", "self.honest & (", "self.honest | ("),
     (RECORDER + "result", "\"rounds\": self.state.round", "\"rounds\": len(lines)"),
     (METRICS + "compute_worst_decile", "ordered[-worst:]", "ordered[:worst]"),
     (EARLY_STOPPING + "find_best_validation_line", "task.score(line[key])", "line[key]"),

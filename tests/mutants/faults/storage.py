@@ -82,6 +82,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.storage.background:BackgroundWrite.feed", "            self.end(None)\n", ""),
     ("fedmpi.storage.background:BackgroundWrite.result", "self.error or Abandoned()", "Abandoned()"),
     ("fedmpi.storage.folder_choice:name_next_folder", "last + 1", "len(found) + 1"),
+    ("fedmpi.storage.folder_choice:claim_folder", '    refuse_empty_path("--out", out)\n', ""),
     ("fedmpi.storage.history:find_cuts", '"right"', '"left"'),
     ("fedmpi.storage.folder:RunFolder.append_metrics", "        self.behind = True\n", ""),
     ("fedmpi.storage.evidence:Evidence.code_of_failure", "not in (FINISHED, SAVED)", "not in (FINISHED,)"),
