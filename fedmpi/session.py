@@ -195,8 +195,9 @@ def finish_run(run: Run) -> int:
     worst = task.format(result[f"{task.measure}_worst_decile"])
     run.progress.say(f"{result['method']}: {task.title} {task.format(result[task.key])} mean over "
                      f"{run.recorder.summarised.sum()} {'' if honest.all() else 'honest '}clients, "
-                     f"{worst} in the worst tenth, {run.recorder.format_newcomers()}{describe_best(result)}; {result['rounds']} rounds in "
-                     f"{format_duration(result['seconds'])} on {count_words(result['ranks'], 'rank')}\n"
+                     f"{worst} in the worst tenth, {run.recorder.format_newcomers()}{describe_best(result)}; "
+                     f"{result['rounds']} rounds in {format_duration(result['seconds'])} on "
+                     f"{count_words(result['ranks'], 'rank')}\n"
                      f"{run.recorder.explain_early_stop()}{run.recorder.describe_absence()}"
                      f"{format_digest(result['digest'], run.recorder.folder.path)}{run.disk_errors.summary()}")
     return errors.FINISHED
