@@ -1,8 +1,8 @@
 """Measure models on the samples of hosted clients.
 
-Reading a number from a GPU waits for the GPU. So the measures of all clients stay on the GPU until the last one is
-known, and are then read together; engine `vmap` measures many models at once. Further measures need all logits, which
-are read as they come.
+Reading a number from a GPU waits for the GPU. So the losses and predicted classes of all clients stay on the GPU until
+the last one is known, and are then read together; engine `vmap` measures many models at once. Further measures need all
+logits, which are read as they come.
 
 Legend: n clients, s samples of the client with the most, c classes, k models. For targets in place of labels c is 1,
 and TARGET_MEASURES stand in the places of CLIENT_MEASURES."""
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, MutableMapping, Sequence
 from contextlib import AbstractContextManager
+from functools import reduce
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
@@ -22,9 +23,9 @@ from fedmpi.clients.checked_method import CheckedMethod
 from fedmpi.clients.measures import (
     CLIENT_MEASURES,
     Measure,
-    measure_confusion,
     measure_errors,
     measure_logits,
+    measure_predictions,
     measure_targets,
     predict_classes,
 )
@@ -45,8 +46,8 @@ if TYPE_CHECKING:
 
 # Where measures go: by client, or by client and which weights. Any: a mapping's keys must be of one type.
 Measured: TypeAlias = MutableMapping[Any, np.ndarray]
-# A mapping of measures, and the key of those of one model.
-MeasureTarget: TypeAlias = tuple[Measured, Hashable]
+# A mapping of measures, the key of those of one model, and the number of its samples.
+MeasureTarget: TypeAlias = tuple[Measured, Hashable, int]
 # Where its measures go, its weights, and samples x (s, ...), y (s,).
 WaitingModel: TypeAlias = tuple[MeasureTarget, Weights, Tensor, Tensor]
 
@@ -54,7 +55,7 @@ WaitingModel: TypeAlias = tuple[MeasureTarget, Weights, Tensor, Tensor]
 MODELS_AT_ONCE = 32
 
 # What `score_batch` sums over a client's samples if they have targets.
-ERROR_SUMS = ("squared", "tested", "absolute")
+ERROR_SUMS = ("squared", "absolute")
 
 # Second index of the table of measures: which weights, on which samples.
 BEFORE_TRAINING, AFTER_TRAINING, WITHOUT_ADAPTATION, ON_VALIDATION = range(4)
@@ -100,9 +101,9 @@ class Evaluator:
         self.parts = [{"validation": "val"}.get(part, part) for part in parts]
         # measures right after the local training of this round, by client
         self.after_training: dict[int, np.ndarray] = {}
-        # models that are not measured yet, and measures that were not read yet
+        # models that are not measured yet, and rows of `score_batch`, by block, that were not read yet
         self.models: list[WaitingModel] = []
-        self.tallies: list[tuple[Sequence[MeasureTarget], Tensor]] = []
+        self.tallies: list[tuple[Sequence[MeasureTarget], list[Tensor]]] = []
 
     def measure_after_training(self, client: int, mine: State, up: State) -> None:
         """Measure the weights that a client has right after its local training, if these differ from those that it is
@@ -153,14 +154,14 @@ class Evaluator:
         if self.hosted.device.type != "cuda" or not len(y):
             into[key] = self.measure_now(weights, x, y)
         elif self.hosted.engine.name == "vmap":
-            self.models.append(((into, key), weights, x, y))
+            self.models.append(((into, key, len(y)), weights, x, y))
             if len(self.models) == MODELS_AT_ONCE:
                 self._measure_together()
         elif self.measures:
             into[key] = self.measure_outputs(self.compute_logits(weights, x), y)
         else:
             logits = self.compute_logits(weights, x)
-            self.tallies.append(([(into, key)], score_batch(logits[None], y[None], torch.ones_like(y[None]))))
+            self.tallies.append(([(into, key, len(y))], [score_batch(logits[None], y[None], torch.ones_like(y[None]))]))
 
     def measure_training_losses(self, round: int, clients: Sequence[int]) -> np.ndarray:
         """Return the mean loss of hosted clients on their training samples, (n,), by which the round chooses: of
@@ -202,9 +203,13 @@ class Evaluator:
         if self.models:
             self._measure_together()
         if self.tallies:
-            rows = torch.cat([rows for _, rows in self.tallies]).cpu().numpy()
-            for (into, key), row in zip([place for places, _ in self.tallies for place in places], rows, strict=True):
-                into[key] = read_score(row)
+            every = [rows for _, blocks in self.tallies for rows in blocks]
+            numbers = torch.cat([rows.flatten() for rows in every]).cpu().split([rows.numel() for rows in every])
+            read = (part.view(rows.shape).numpy() for part, rows in zip(numbers, every, strict=True))
+            for places, blocks in self.tallies:
+                here = [next(read) for _ in blocks]
+                for i, (into, key, n) in enumerate(places):
+                    into[key] = read_score([rows[i] for rows in here if i < len(rows)], n, self.hosted.checked.outputs)
             self.tallies = []
 
     def _measure_together(self) -> None:
@@ -246,13 +251,10 @@ class Evaluator:
                         *rest) for block, *rest in blocks)
             if self.measures:
                 whole = join_blocks([logits for logits, *_ in outputs]).cpu()
-                for (into, key), logits, labels in zip(places, whole, ys, strict=True):
+                for (into, key, _), logits, labels in zip(places, whole, ys, strict=True):
                     into[key] = self.measure_outputs(logits[:len(labels)], labels)
             else:
-                rows, *further = (score_batch(*block) for block in outputs)
-                for row in further:
-                    rows[:len(row)] += row
-                self.tallies.append((places, rows))
+                self.tallies.append((places, [score_batch(*block) for block in outputs]))
 
     def _apply_models(self, w: Weights, x: Tensor) -> Tensor:
         """Return the outputs (k, s, ...) of k models, whose leaves are stacked, for samples x (k, s, ...) as stored."""
@@ -270,31 +272,28 @@ def measure_samples(outputs: Tensor, y: Tensor) -> np.ndarray:
     return measure_targets(outputs, y) if y.is_floating_point() else measure_logits(outputs, y)
 
 
-def read_score(row: np.ndarray) -> np.ndarray:
-    """Return the measures of a client from its row of `score_batch`."""
-    if len(row) == len(ERROR_SUMS):
-        squared, tested, absolute = map(float, row)
-        return measure_errors(squared, round(tested), absolute)
-    c = round(np.sqrt(len(row) - 1))
-    return measure_confusion(row[1:].reshape(c, c), float(row[0]))
+def read_score(rows: Sequence[np.ndarray], n: int, classes: int) -> np.ndarray:
+    """Return the measures of a client with n samples from its rows of `score_batch`, one for each block of samples."""
+    if len(rows[0]) == len(ERROR_SUMS):
+        squared, absolute = map(float, reduce(np.add, rows))
+        return measure_errors(squared, n, absolute)
+    loss = reduce(np.add, [row[0] for row in rows])
+    y, predicted = np.concatenate([row[1:].reshape(2, -1) for row in rows], 1)[:, :n].astype(np.int64)
+    # F1 in the precision of the row: that of a run on a GPU keeps its bits
+    return measure_predictions(y, predicted, classes, float(loss), loss.dtype.type)
 
 
 def score_batch(logits: Tensor, y: Tensor, own: Tensor) -> Tensor:
-    """Return each client's loss, summed over samples, and its confusion matrix by label, (n, 1 + (c + 1)²), in which
-    the last class is none, see predict_classes; for targets its ERROR_SUMS, (n, 3).
+    """Return each client's loss, summed over samples, its labels and its predicted classes, (n, 1 + 2s), see
+    predict_classes; for targets its ERROR_SUMS, (n, 2). A row grows with the samples and not with the classes.
 
     Args:
         logits: (n, s, c)
         y: labels or targets (n, s)
         own: (n, s), 0 for padding that is not a sample of the client"""
-    own = own.to(logits.dtype)
     if y.is_floating_point():
         errors = (logits.squeeze(2) - y) * own
-        return torch.stack([errors.square().sum(1), own.sum(1), errors.abs().sum(1)], 1)
+        return torch.stack([errors.square().sum(1), errors.abs().sum(1)], 1)
     losses = F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none").view(y.shape)
-    classes = torch.arange(logits.shape[2] + 1, device=y.device)
-    true = (y[..., None] == classes) * own[..., None]
-    predicted = (predict_classes(logits)[..., None] == classes).to(logits.dtype)
-    # whole numbers: exact in whatever precision products are
-    confusion = true.transpose(1, 2) @ predicted
-    return torch.cat([(losses * own).sum(1, keepdim=True), confusion.flatten(1)], 1)
+    # whole numbers below 2^24, which float32 holds exactly
+    return torch.cat([(losses * own).sum(1, keepdim=True), y, predict_classes(logits)], 1)

@@ -1,4 +1,4 @@
-"""Measures of one client, from the outputs for its samples and their labels or targets, or from its confusion matrix.
+"""Measures of one client, from the outputs for its samples and their labels or targets, or from its predicted classes.
 
 Either CLIENT_MEASURES or TARGET_MEASURES are always taken. `evaluate.measures` names further ones: BUILT_IN, or
 functions of the user's own.
@@ -33,11 +33,9 @@ TARGET_MEASURES = ("squared_error", "tested", "loss", "mae")
 
 def measure_logits(logits: Tensor, y: Tensor) -> np.ndarray:
     """Return the CLIENT_MEASURES of a client from its logits (n, c) and labels (n,)."""
-    k = logits.shape[1] + 1
     loss = float(F.cross_entropy(logits, y, reduction="sum"))
     predicted = predict_classes(logits) if math.isnan(loss) else logits.argmax(1)
-    confusion = torch.bincount(y * k + predicted, minlength=k * k).view(k, k)
-    return measure_confusion(confusion.numpy(), loss)
+    return measure_predictions(y.numpy(), predicted.numpy(), logits.shape[1], loss)
 
 
 def predict_classes(logits: Tensor) -> Tensor:
@@ -57,17 +55,21 @@ def measure_errors(squared: float, tested: int, absolute: float) -> np.ndarray:
     return np.array([squared, tested, squared, absolute / tested])
 
 
-def measure_confusion(confusion: np.ndarray, loss: float) -> np.ndarray:
-    """Return the CLIENT_MEASURES of a confusion matrix (c + 1, c + 1), see compute_macro_f1, and the summed loss."""
-    return np.array([float(confusion.trace()), float(confusion.sum()), loss, compute_macro_f1(confusion)])
-
-
-def compute_macro_f1(confusion: np.ndarray) -> float:
-    """Return the mean F1 over the classes that occur among labels or predictions.
+def measure_predictions(y: np.ndarray, predicted: np.ndarray, classes: int, loss: float,
+                        precision: type[np.floating] = np.float64) -> np.ndarray:
+    """Return the CLIENT_MEASURES from labels and predicted classes (n,), see predict_classes, and the summed loss.
 
     Args:
-        confusion: (c + 1, c + 1), counts; rows are labels, columns predictions; the last of both is not a class"""
-    hit, true, predicted = np.diag(confusion)[:-1], confusion.sum(1)[:-1], confusion.sum(0)[:-1]
+        precision: the type in which F1 is computed"""
+    hits = y[predicted == y]
+    # A confusion matrix would grow with the square of the classes, and is asked for no more than this.
+    counts = (np.bincount(found, minlength=classes)[:classes].astype(precision) for found in (hits, y, predicted))
+    return np.array([len(hits), len(y), loss, compute_macro_f1(*counts)])
+
+
+def compute_macro_f1(hit: np.ndarray, true: np.ndarray, predicted: np.ndarray) -> float:
+    """Return the mean F1 over the classes that occur among labels or predictions, from how often each class (c,) is
+    predicted rightly, is a label, and is predicted."""
     present = (true + predicted) > 0
     return float((2 * hit[present] / (true + predicted)[present]).mean())
 
@@ -143,12 +145,20 @@ def measure_by_own_code(name: str, function: Callable[[Tensor, Tensor], object],
                       f"{type(value).__name__}")
 
 
+# Of so many classes a measure is tried on samples: with all of 65,535 they would take 34 GB.
+TRIED_CLASSES = 1000
+
+
 def try_measures(names: Sequence[str], classes: int, task: Task) -> None:
-    """Call the user's own measures once before a run, on two right predictions of each class, or of two targets.
+    """Call the user's own measures once before a run, on two right predictions of each class (of the first
+    TRIED_CLASSES), or of two targets.
 
     Raises:
         BadInput: if one cannot be used."""
-    logits, y = torch.eye(classes).repeat(2, 1), torch.arange(classes).repeat(2)
+    if not names:
+        return
+    tried = min(classes, TRIED_CLASSES)
+    logits, y = torch.eye(tried, classes).repeat(2, 1), torch.arange(tried).repeat(2)
     if task is REGRESSION:
         y = torch.tensor([-1., 1.])
         logits = y[:, None]

@@ -68,7 +68,7 @@ def test_a_sample_whose_outputs_are_nan_is_wrong_whatever_its_class():
     logits[5] = torch.tensor([0, math.nan, 0])
     for own in (torch.ones(7), torch.tensor([1, 1, 1, 1, 1, 1, 0])):
         n = int(own.sum())
-        correct, tested, loss, f1 = read_score(score_batch(logits[None], y[None], own[None])[0].double().numpy())
+        correct, tested, loss, f1 = read_score(score_batch(logits[None], y[None], own[None]).double().numpy(), n, 3)
         assert (correct, tested) == (3, n) and math.isnan(loss)
         assert (correct, tested, f1) == pytest.approx(measure_logits(logits[:n], y[:n])[[0, 1, 3]])
         assert f1 == pytest.approx((1 / 2 + 1 / 2 + (2 / 3 if n == 7 else 1)) / 3)
@@ -137,6 +137,8 @@ def fails_later(logits, y):
     return math.nan if len(y) == 20 else words(logits, y)
 def unlike(logits):
     return 1.
+def takes_two_of_a_thousand(logits, y):
+    return float(len(y) == 2 * y.unique().numel() == 2000) if logits.shape == (2000, 1500) else "another shape"
 """
 
 
@@ -154,6 +156,12 @@ def test_a_function_that_measures_nothing_is_refused_before_the_run(own, functio
     with pytest.raises(BadInput, match=said) as caught:
         try_measures(["auc", f"mine_measures:{function}"], 10, CLASSIFICATION)
     assert "mine_measures" in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_function_is_tried_on_a_thousand_classes_at_most(own):
+    try_measures(["mine_measures:takes_two_of_a_thousand"], 1500, CLASSIFICATION)
+    with pytest.raises(FaultyCode, match="must return a number"):
+        try_measures(["mine_measures:takes_two_of_a_thousand"], 900, CLASSIFICATION)
 
 
 def test_a_function_that_fails_later_ends_the_run_as_a_failure(own):
