@@ -295,5 +295,7 @@ def score_batch(logits: Tensor, y: Tensor, own: Tensor) -> Tensor:
         errors = (logits.squeeze(2) - y) * own
         return torch.stack([errors.square().sum(1), errors.abs().sum(1)], 1)
     losses = F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none").view(y.shape)
-    # whole numbers below 2^24, which float32 holds exactly
-    return torch.cat([(losses * own).sum(1, keepdim=True), y, predict_classes(logits)], 1)
+    loss = (losses * own).sum(1, keepdim=True)
+    # Labels are whole numbers below 2^24, which float32 holds exactly; a network's outputs may have fewer bits.
+    loss = loss.to(torch.promote_types(loss.dtype, torch.float32))
+    return torch.cat([loss, y, predict_classes(logits)], 1)

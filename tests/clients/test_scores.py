@@ -62,6 +62,14 @@ def test_so_are_those_of_many_models_in_blocks_in_single_precision(c):
         assert loss == pytest.approx(whole, rel=1e-5, nan_ok=True) and np.isnan(loss) == (i in (0, 3))
 
 
+def test_classes_are_exact_whatever_the_precision_of_the_outputs():
+    """bfloat16 holds whole numbers up to 256."""
+    y = torch.arange(400)
+    logits = torch.eye(400, dtype=torch.bfloat16)
+    row, = score_batch(logits[None], y[None], torch.ones(1, 400)).numpy()
+    assert read_score([row], 400, 400)[[0, 1, 3]].tolist() == [400, 400, 1]
+
+
 def test_errors_of_targets_are_added_over_blocks():
     """A model of a single sample has a row that is no longer."""
     generator = torch.Generator().manual_seed(0)
