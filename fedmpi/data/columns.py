@@ -63,7 +63,7 @@ class Columns:
     test_parts: Annotated[tuple[str, ...], "names of the parts for tests; others are left out"] = ("test",)
 
     # It is raised when the same files and settings give another pool, which is another federation.
-    reader_format = 6
+    reader_format = 7
     # Whether parts have names also without a column of parts.
     names_parts = False
 
@@ -192,7 +192,8 @@ class Gatherer:
         """Add the rows of a block to a part. Raises BadInput for missing values and what is not a number."""
         settings, rows = self.settings, len(block.columns[self.settings.label])
         for name, names in self.names.items():
-            into.codes.setdefault(name, []).append(names.encode(require_texts(block, name)))
+            into.codes.setdefault(name, []).append(names.encode(require_texts(block, name),
+                                                                   f"{block.path}: column {name!r}"))
         into.rows += rows
         if self.targets:
             with np.errstate(over="ignore"):
