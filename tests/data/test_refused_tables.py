@@ -65,6 +65,32 @@ def test_row_numbers_of_a_filtered_parquet_file_are_a_feature_only_if_they_are_n
         assert load(**asked, features=features).x_train.shape == (4, len(features))
 
 
+@pytest.mark.parametrize("values, said", [
+    ([["a", "b"], ["c", "d"]], "row 1, column 'v' is a list, and neither a text nor a number; write one text for each"),
+    ([{"q": "x"}, {"q": "y"}], "row 1, column 'v' is a dict, and neither a text nor a number"),
+    ([b"fine", b"caf\xe9"], "row 2, column 'v' is not UTF-8 (unexpected end of data at byte 3); write texts, or bytes"),
+    ([b"fine", b" "], None), ([b"fine", b""], "row 2, column 'v' is missing")])
+@pytest.mark.parametrize("purpose", ["label", "client", "text"])
+def test_what_is_no_text_is_none_by_its_looks_in_python(write, values, said, purpose):
+    name = write({"v": values, "y": ["u", "w"], "a": [1, 2]}, "mine.parquet")
+    asked = {"name": "parquet", "file": name, "label": "y", purpose: "v"} | (
+        {} if purpose == "text" else {"features": ["a"]})
+    if said or purpose == "text":      # a text of blanks is no text
+        pytest.importorskip("tokenizers")
+        assert (said or "row 2, column 'v' is missing") in refusal(**asked)
+    else:
+        pool = load(**asked)
+        assert pool.about[{"label": "class_names", "client": "client_names"}[purpose]] == [" ", "fine"]
+
+
+def test_texts_may_be_stored_as_bytes(write):
+    pytest.importorskip("tokenizers")
+    asked = {"name": "parquet", "label": "y", "text": "t", "length": 3}
+    pools = [load(**asked, file=write({"t": texts, "y": [0, 1]}, "mine.parquet"))
+             for texts in (["na\xefve fun", "fun"], ["na\xefve fun".encode(), b"fun"])]
+    assert (pools[0].x_train == pools[1].x_train).all() and pools[0].about == pools[1].about
+
+
 @pytest.mark.parametrize("setting", ["features", "categories"])
 def test_a_list_that_names_no_column_is_named(write, setting):
     given = refusal(name="csv", file=write("a,y\n1,u\n"), label="y", **{setting: ["a", "b"]})
