@@ -4,6 +4,7 @@ Legend of shapes: n pictures, h x w pixels, c channels (3 for RGB, 1 for L)."""
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -68,3 +69,14 @@ def decode_picture(where: str, source: object, size: tuple[int, int] | None, mod
         raise BadInput(f"{where}: cannot read the picture ({' '.join(str(error).split())}); repair or remove "
                        "it") from None
     return pixels if pixels.ndim == 3 else pixels[..., None]
+
+
+def shape_pixels(x: np.ndarray, shape: tuple[int, ...], where: str) -> np.ndarray:
+    """Return features (n, d) as uint8 pictures (n, h, w[, c]). Raises BadInput unless they are pixels."""
+    if x.shape[1] != math.prod(shape):
+        raise BadInput(f"{where}: rows have {x.shape[1]} features, and data.image_shape = {list(shape)} takes "
+                       f"{math.prod(shape)} pixels; change it, or name the pixels by data.features")
+    if len(x) and (x.min() < 0 or x.max() > 255 or (x != np.rint(x)).any()):
+        raise BadInput(f"{where}: features go from {x.min():g} to {x.max():g}, and data.image_shape takes whole "
+                       "numbers from 0 to 255; leave it out")
+    return x.astype(np.uint8).reshape(len(x), *shape)

@@ -206,3 +206,26 @@ def test_more_than_the_machine_holds_is_refused_while_it_is_read(write, monkeypa
     write({"a": np.arange(100), "y": np.arange(100) % 2})
     assert "mine.csv: its samples, read up to row 31 and joined, take" in refusal(name="csv", file="mine.csv",
     label="y")
+
+
+def test_values_of_categories_that_make_too_many_features_are_refused(write, monkeypatch):
+    train = write({"a": range(40), "k": range(40), "l": ["u", "v"] * 20, "y": [0, 1] * 20})
+    test = write({"a": range(9), "k": [3] * 9, "l": ["w"] * 9, "y": [1] * 9}, "test.csv")
+    asked = {"name": "csv", "file": train, "test_file": test, "label": "y", "categories": ["k", "l"]}
+    monkeypatch.setattr("fedmpi.memory_check.read_machine_memory", lambda: 4 * 49 * 44 - 1)
+    assert "mine.csv: the features that 43 values of data.categories become take 8.032e-06 GiB" in refusal(**asked)
+    monkeypatch.setattr("fedmpi.memory_check.read_machine_memory", lambda: 4 * 49 * 44)
+    pool = load(**asked)
+    np.testing.assert_array_equal(pool.x_train[:, 1:41], np.eye(40))
+    assert pool.x_train[:2, 41:].tolist() == [[1, 0, 0], [0, 1, 0]] and pool.x_train.dtype == np.float32
+    assert pool.x_test.sum() == 36 + 18 and pool.x_test[:, 4].all() and pool.x_test[:, 43].all()
+
+
+def test_texts_and_ids_that_do_not_fit_are_refused(write, monkeypatch):
+    pytest.importorskip("tokenizers")
+    asked = {"name": "csv", "file": write({"t": ["good film"] * 20, "y": [0, 1] * 10}), "label": "y", "text": "t"}
+    monkeypatch.setattr("fedmpi.memory_check.read_machine_memory", lambda: 9 * 20 - 1)
+    assert "mine.csv: its samples, read up to row 1 and joined, take" in refusal(**asked, length=2)
+    monkeypatch.setattr("fedmpi.memory_check.read_machine_memory", lambda: 9 * 20)
+    assert load(**asked, length=2).x_train.shape == (20, 2)
+    assert "data.length = 3: the ids of 20 texts take" in refusal(**asked, length=3)
