@@ -4,7 +4,7 @@ Legend of shapes: n rows of a block or of all, d features."""
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -67,11 +67,14 @@ class Columns:
     names_parts = False
 
     def __post_init__(self) -> None:
+        if empty := [field.name for field in fields(Columns) if getattr(self, field.name) == ""]:
+            raise ValueError(f"{empty[0]} is empty; give a name, or leave it out")
         instead = [name for name in ("text", "image") if getattr(self, name)]
         asked = [name for name in ("features", "categories", "standardise", "image_shape") if getattr(self, name)]
         if len(instead) == 2 or instead and asked:
             raise ValueError(f"{' and '.join([*instead, *asked])}: samples are texts, pictures or features; leave all "
                              "but one out")
+        pictures.refuse_no_pixels(self.size)
         if self.image_shape and self.standardise:
             raise ValueError("image_shape and standardise: pixels stay as they are; leave one of them out")
         if self.image_shape and (len(self.image_shape) not in (2, 3) or min(self.image_shape) < 1):
@@ -282,8 +285,8 @@ class Gatherer:
         places = [self.names[name].sort()[1] for name in self.settings.categories]
         end, values = x.shape[1], sum(map(len, places))
         refuse_larger(x.itemsize * sum(each.rows for each in self.parts.values()) * (end + values),
-                      f"{where}: the features that {values} values of data.categories become", "leave out of it columns "
-                      "with many different values")
+                      f"{where}: the features that {values} values of data.categories become", "name no columns there "
+                      "that have many")
         joined = np.zeros((len(x), end + values), x.dtype)
         joined[:, :end] = x
         for name, place in zip(self.settings.categories, places, strict=True):

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import numpy as np
 
 from fedmpi.data.part_names import PART_WORDS
-from fedmpi.data.pictures import decode_pictures
+from fedmpi.data.pictures import decode_pictures, refuse_no_pixels
 from fedmpi.data.samples import Dataset
 from fedmpi.data.tables import require_file
 from fedmpi.errors import BadInput
@@ -35,6 +35,9 @@ class ImageFolder:
                     "alike"] = None
     mode: Annotated[Literal["RGB", "L"], "L: grey pictures of one channel"] = "RGB"
     client_folders: Annotated[bool, "the folders of classes are in folders of clients"] = False
+
+    def __post_init__(self) -> None:
+        refuse_no_pixels(self.size)
 
     def load(self, root: Path, file: str | None = None) -> Dataset:
         """Read all pictures; `root` is not used. Raises BadInput."""

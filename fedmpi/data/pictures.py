@@ -29,17 +29,30 @@ def decode_pictures(sources: Sequence[tuple[str, object]], size: tuple[int, int]
         before: pictures (m, h, w, c) that were read before; these must have the same size.
 
     Raises BadInput if a picture cannot be read, or sizes differ."""
-    x, first = None, ""
+    x, first, channels = None, "", 3 if mode == "RGB" else 1
+    if sources and size is not None:
+        refuse_many(sources, (*size, channels))
     for i, (where, source) in enumerate(sources):
         mine = decode_picture(where, source, size, mode)
         if x is None:
-            refuse_larger(len(sources) * mine.nbytes, f"{where}: {len(sources)} pictures of this size", "use fewer, or "
-                          "smaller ones by data.size")
+            refuse_many(sources, mine.shape)
             x, first = np.empty((len(sources), *mine.shape), np.uint8), where
             refuse_other_size(where, mine, "those before it are", before[0].shape[1:] if before else mine.shape)
         refuse_other_size(where, mine, f"{first} is", x.shape[1:])
         x[i] = mine
-    return np.empty((0, *(size or (1, 1)), 3 if mode == "RGB" else 1), np.uint8) if x is None else x
+    return np.empty((0, *(size or (1, 1)), channels), np.uint8) if x is None else x
+
+
+def refuse_no_pixels(size: tuple[int, int] | None) -> None:
+    """Raise ValueError if the setting `size` asks for pictures without pixels."""
+    if size is not None and min(size) < 1:
+        raise ValueError(f"size = {list(size)}: give height and width, of a pixel at least")
+
+
+def refuse_many(sources: Sequence[tuple[str, object]], shape: tuple[int, ...]) -> None:
+    """Raise BadInput if pictures of this shape (h, w, c), see `decode_pictures`, are more than fit into memory."""
+    refuse_larger(len(sources) * math.prod(shape), f"{sources[0][0]}: {len(sources)} pictures of {shape[0]} x "
+                  f"{shape[1]} pixels", "use fewer, or smaller ones by data.size")
 
 
 def refuse_other_size(where: str, picture: np.ndarray, others: str, shape: tuple[int, ...]) -> None:

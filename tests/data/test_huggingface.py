@@ -163,11 +163,10 @@ def test_texts_that_claim_to_lie_outside_of_the_file_are_refused(tmp_path):
 
 def write_labels(path, labels, names=(), **columns):
     """Write a Parquet file, with the names of its classes as the package datasets stores them."""
-    pyarrow = pytest.importorskip("pyarrow")
-    import pyarrow.parquet
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     kept = {"huggingface": json.dumps({"info": {"features": {"label": {"names": list(names)}}}})} if names else {}
     table = pyarrow.table({"size": list(range(len(labels))), "label": labels, **columns})
-    pyarrow.parquet.write_table(table.replace_schema_metadata(kept), path)
+    parquet.write_table(table.replace_schema_metadata(kept), path)
 
 
 @pytest.mark.parametrize("train, test", [(("down", "up"), ()), ((), ("down", "up"))])

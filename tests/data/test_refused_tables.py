@@ -147,6 +147,9 @@ def test_rows_are_counted_through_all_blocks(write, monkeypatch):
     ({"label": "y", "text": "y"}, "data.text = y: two settings name this column; a column has one purpose"),
     ({"label": "y", "image_shape": [4]}, "data.image_shape = [4]: give height and width, and channels"),
     ({"label": "y", "image_shape": [1, 1], "standardise": True}, "data.image_shape and standardise: pixels stay"),
+    *(({"label": "y", name: ""}, f"data.{name} is empty; give a name, or leave it out")
+      for name in ("label", "text", "image", "client", "part", "tokenizer")),
+    ({"label": "y", "image": "p", "size": [8, 0]}, "data.size = [8, 0]: give height and width, of a pixel at least"),
     ({"label": "y", "features": "a"}, "data.features = 'a': should be a list"),
     ({"label": "y", "part": "p", "train_parts": ["x"]}, "a.csv: column 'p' has the parts 'test', 'train', and "
      "data.train_parts names 'x', which is none of them; correct it"),

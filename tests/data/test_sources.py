@@ -185,7 +185,8 @@ def test_a_third_partys_set_takes_a_file_if_its_load_does():
     (lambda root, task="x": root, 1), (lambda root, file: root, 2), (lambda folder=".", file=None: folder, 2),
     (lambda root, path: root, 2), (lambda root, file=None, size=32: root, 2),
     (lambda root, file=None, *, task="x": root, 2), (lambda root, path, what: root, 3),
-    (lambda root, file=None, task="x", more=1: root, 3), (lambda *given: given, 3), (lambda root, *given, a=1: root, 3)])
+    (lambda root, file=None, task="x", more=1: root, 3), (lambda *given: given, 3),
+    (lambda root, *given, a=1: root, 3)])
 def test_only_parameters_that_are_for_them_get_the_file_and_the_task(load, given):
     assert max([1] + [count for count in (2, 3) if sources.accepts(load, count)]) == given
 
