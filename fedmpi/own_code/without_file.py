@@ -111,6 +111,14 @@ class Definitions:
         self.open.remove(id(value))
         return described
 
+    def describe_alone(self, value: object) -> str:
+        """Return what an element of a set is, as if it came first: a set of functions is ordered by their addresses,
+        and classes and functions that they name would be numbered by this order."""
+        known, self.known = self.known, self.known.copy()
+        found = repr(self.describe(value))
+        self.known = known
+        return found
+
     def describe_contents(self, value: object) -> Iterator[object]:
         """Yield what a value of another kind consists of; nothing if that cannot be told."""
         if isinstance(value, list | tuple):
@@ -118,7 +126,7 @@ class Definitions:
         elif isinstance(value, dict):
             yield from ([self.describe(key), self.describe(held)] for key, held in value.items())
         elif isinstance(value, set | frozenset):
-            yield from sorted(map(repr, map(self.describe, value)))
+            yield from (repr(self.describe(held)) for held in sorted(value, key=self.describe_alone))
         elif isinstance(value, CodeType):
             yield from self.describe_code(value)
         elif has_no_file(type(value).__module__):

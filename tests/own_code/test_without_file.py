@@ -140,6 +140,26 @@ def test_what_changes_nothing_does_not_count(hash_cell, old, new):
     assert hash_cell(CELL) == hash_cell(CELL.replace(old, new))
 
 
+def test_a_set_of_functions_has_no_order(hash_cell):
+    """Their addresses give it one, which is another each time."""
+    cell = """
+def scale(x):
+    return 2 * x
+def square(x):
+    return scale(x) ** 2
+def absolute(x):
+    return abs(scale(x))
+class Mine:
+    losses = {square, absolute, max}
+"""
+    kept, found = [], set()
+    for _ in range(40):
+        found.add(hash_cell(cell))
+        kept.append(sys.modules["cells"])
+    assert len(found) == 1 and found != {hash_cell(cell.replace("max", "min"))}
+    assert found != {hash_cell(cell.replace("2 * x", "3 * x"))}
+
+
 def test_other_processes_have_the_same_hash(place):
     """Sets have another order there, and everything another address."""
     write(place, {"mine_helpers.py": "def shift(x):\n    return x\n"})
