@@ -53,8 +53,8 @@ class ImageFolder:
         classes, clients = (sorted({names[k] for part in found for _, *names in part}) for k in (1, 0))
         pictures = [(str(path), path) for part in found for path, *_ in part]
         x = decode_pictures(pictures, self.size, self.mode)
-        y, client = (np.array([order.index(names[k]) for part in found for _, *names in part], np.int64)
-                     for order, k in ((classes, 1), (clients, 0)))
+        numbers = [{name: i for i, name in enumerate(order)} for order in (clients, classes)]
+        client, y = (np.array([numbers[k][names[k]] for part in found for _, *names in part], np.int64) for k in (0, 1))
         n, about = len(found[0]), {"class_names": classes}
         if not self.client_folders:
             return Dataset(x[:n], y[:n], x[n:], y[n:], about=about)

@@ -184,3 +184,26 @@ def test_the_key_follows_every_picture(draw, tmp_path):
     draw("all/b/0.png")
     keys.append(key())
     assert len(set(keys)) == 4 and max(map(len, keys)) < 200 and key() == keys[-1]
+
+
+class Name(str):
+    """The name of a folder that counts how often it is compared."""
+    compared = 0
+    __hash__ = str.__hash__
+
+    def __eq__(self, other):
+        Name.compared += 1
+        return str(self) == str(other)
+
+
+class OfNames(ImageFolder):
+    def list_pictures(self, folder):
+        return [(path, Name(client), Name(name)) for path, client, name in super().list_pictures(folder)]
+
+
+def test_a_picture_is_not_compared_with_all_classes_and_clients(draw, tmp_path):
+    for i in range(60):
+        draw(f"c{i % 30:02}/{i:02}/0.png", size=(1, 1))
+    pool = OfNames(client_folders=True).load(tmp_path, str(tmp_path))
+    assert pool.y_train.tolist() == [30 * (i % 2) + i // 2 for i in range(60)]
+    assert pool.client_train.tolist() == [i // 2 for i in range(60)] and Name.compared < 10 * 60

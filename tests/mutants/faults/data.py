@@ -48,6 +48,8 @@ FAULTS: list[tuple[str, str, str]] = [
         "x[:len(train)], y[:len(train)], x[len(test):]",
     ),
     # shares of the data set
+    ("fedmpi.data.thinning:thin_samples", "list_samples_by_class(y) if len(y) else []", "list_samples_by_class(y)"),
+    ("fedmpi.data.image_folder:ImageFolder.load", "order in (clients, classes)]", "order in (classes, classes)]"),
     ("fedmpi.data.thinning:thin_samples", "(2, which, seed)", "(2, 0, seed)"),
     ("fedmpi.data.thinning:thin_samples", "(2, which, seed)", "(2, which, 0)"),
     ("fedmpi.data.thinning:thin_samples", "np.sort(np.concatenate(drawn))", "np.concatenate(drawn)"),
