@@ -12,7 +12,7 @@ import numpy as np
 
 from fedmpi.data import pictures, tokens
 from fedmpi.data.feature_scale import refuse_merged, remove_large_means
-from fedmpi.data.named_values import Names, refuse_no_classes
+from fedmpi.data.named_values import Names, list_texts, refuse_no_classes
 from fedmpi.data.part_names import refuse_forgotten_parts
 from fedmpi.data.samples import Dataset
 from fedmpi.data.table_blocks import (
@@ -182,12 +182,12 @@ class Gatherer:
             return
         if self.settings.part is None:
             return self.add_rows(block, self.parts[part])
-        said = require_texts(block, self.settings.part).astype(str)
-        self.parts_there.update(np.unique(said).tolist())
+        said = list_texts(require_texts(block, self.settings.part))
+        self.parts_there.update(said)
         known = {"train": self.settings.train_parts, "test": self.settings.test_parts}
         for name, names in known.items():
             # Rows that are left out may lack what the others need, such as a class.
-            if (wanted := np.isin(said, names)).any():
+            if (wanted := np.array([text in names for text in said])).any():
                 self.add_rows(block.choose_rows(wanted), self.parts[name])
 
     def add_rows(self, block: TableBlock, into: PartRows) -> None:

@@ -2,10 +2,13 @@
 from __future__ import annotations
 
 import gzip
+import tracemalloc
+from contextlib import suppress
 
 import numpy as np
 import pytest
 
+from fedmpi.errors import BadInput
 from tests.data.files import load, refusal
 
 pytest.importorskip("pandas")
@@ -232,3 +235,23 @@ def test_texts_and_ids_that_do_not_fit_are_refused(write, monkeypatch):
     monkeypatch.setattr("fedmpi.memory_check.read_machine_memory", lambda: 9 * 20)
     assert load(**asked, length=2).x_train.shape == (20, 2)
     assert "data.length = 3: the ids of 20 texts take" in refusal(**asked, length=3)
+
+
+@pytest.mark.parametrize("purpose", ["label", "client", "part", "categories"])
+def test_a_long_text_in_another_column_takes_no_memory_for_each_row(write, purpose):
+    """As if data.text and another column were mistaken for each other."""
+    write({"long": ["x" * 20_000, *(f"text {i}" for i in range(999))], "a": range(1000), "y": [0, 1] * 500})
+    asked = {"label": "y", "features": ["a"], purpose: ["long"] if purpose == "categories" else "long"}
+    tracemalloc.start()
+    try:
+        with suppress(BadInput):
+            load(name="csv", file="mine.csv", **asked)
+        assert tracemalloc.get_traced_memory()[1] < 20_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_zeros_at_the_end_of_bytes_do_not_count(write):
+    write({"a": [1, 2, 3], "y": [b"up\0\0", b"down", b"up"], "p": [b"train", b"test\0", b"train"]}, "mine.parquet")
+    pool = load(name="parquet", file="mine.parquet", label="y", part="p")
+    assert pool.about["class_names"] == ["down", "up"] and [*pool.y_train, *pool.y_test] == [1, 1, 0]
