@@ -56,7 +56,7 @@ def require_texts(block: TableBlock, name: str, blank: bool = True) -> np.ndarra
             row = 0 if values.ndim > 1 else int(np.argmin(np.isfinite(values)))
             raise BadInput(f"{describe_row(block, row, name)} is neither a text nor a whole number; "
                            "repair or remove the row")
-        if values.dtype.kind == "f" and (values == np.rint(values)).all():
+        if values.dtype.kind == "f" and (values == np.rint(values)).all() and (np.abs(values) < 2 ** 63).all():
             values = values.astype(np.int64)
         return values.astype(str).astype(object)
     texts = np.empty(len(values), object)

@@ -17,6 +17,7 @@ from types import CodeType, EllipsisType, FunctionType, MethodType, ModuleType
 
 import numpy as np
 
+from fedmpi.errors import BadInput
 from fedmpi.own_code.fingerprint import Fingerprint, find_home_modules, hash_module, hash_own_code
 from fedmpi.own_code.places import PACKAGE_NAME, is_own_module
 
@@ -37,8 +38,14 @@ READS_GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME")
 
 def hash_class_without_file(cls: type) -> str:
     """Return a sha256 of the functions and values of a class and of those of its bases that have no file either, and of
-    what these functions name: functions, classes, and values such as numbers, texts, lists and arrays."""
-    found = repr(Definitions().describe(cls))
+    what these functions name: functions, classes, and values such as numbers, texts, lists and arrays.
+
+    Raises BadInput if values are nested too deeply."""
+    try:
+        found = repr(Definitions().describe(cls))
+    except RecursionError:
+        raise BadInput(f"{cls.__qualname__}: names values that are nested too deeply to tell whether they change; "
+                       "write the class to a file, or nest them less") from None
     return hashlib.sha256(found.encode(errors="surrogateescape")).hexdigest()
 
 

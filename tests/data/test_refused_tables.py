@@ -251,6 +251,11 @@ def test_a_long_text_in_another_column_takes_no_memory_for_each_row(write, purpo
         tracemalloc.stop()
 
 
+def test_ids_beyond_64_bits_are_not_one(write):
+    write({"a": [1, 2, 3], "y": [0, 1, 0], "id": [1e19, 3e19, 1e19]}, "mine.parquet")
+    assert load(name="parquet", file="mine.parquet", label="y", client="id").client_train.tolist() == [0, 1, 0]
+
+
 def test_zeros_at_the_end_of_bytes_do_not_count(write):
     write({"a": [1, 2, 3], "y": [b"up\0\0", b"down", b"up"], "p": [b"train", b"test\0", b"train"]}, "mine.parquet")
     pool = load(name="parquet", file="mine.parquet", label="y", part="p")

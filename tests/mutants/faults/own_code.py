@@ -11,6 +11,8 @@ MISDECLARED = "fedmpi.own_code.misdeclared:"
 FAULTS: list[tuple[str, str, str]] = [
     (WITHOUT_FILE + "hash_all_own_code", "                del found[module]\n", "                pass\n"),
     (WITHOUT_FILE + "hash_all_own_code", "with suppress(RecursionError):", "if True:"),
+    (FINGERPRINT + "list_imports", 'filter(None, [start, alias.name])', "[start, alias.name]"),
+    (WITHOUT_FILE + "hash_class_without_file", "except RecursionError:", "except ValueError:"),
     (WITHOUT_FILE + "hash_part_without_file", "with_types=True", "with_types=False"),
     (WITHOUT_FILE + "has_no_file", "in (None, STANDARD_INPUT)", "is None"),
     (CHANGES + "find_hash", "None if found.get(module, \"\") is None else \"\"", "\"\""),
