@@ -17,7 +17,8 @@ from torch import Tensor
 from fedmpi import registry
 from fedmpi.config.evaluation import name_column
 from fedmpi.errors import BadInput, FaultyCode, FedmpiError
-from fedmpi.own_code.failures import blame_own_code, describe_definition
+from fedmpi.own_code.failures import blame_own_code
+from fedmpi.own_code.places import describe_definition
 from fedmpi.task import REGRESSION, Task
 
 # A further measure: logits (n, c) float32 and labels (n,) int64 on the CPU -> a number; nan if it is not defined. If

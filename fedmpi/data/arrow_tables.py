@@ -18,6 +18,7 @@ from fedmpi.data.table_blocks import TABLE_BLOCK_ROWS, TableBlock
 from fedmpi.data.tables import list_table_files, list_table_pictures, read_tables, refuse_unreadable, require_file
 from fedmpi.errors import BadInput
 from fedmpi.extras import require_extra
+from fedmpi.paths import expand_user
 from fedmpi.storage.seal import open_regular
 from fedmpi.text import shorten_list
 
@@ -76,6 +77,7 @@ class Parquet(ArrowColumns):
     def load(self, root: Path, file: str | None = None, task: str = "classification") -> Dataset:
         """Read the file, and that of the test part; `root` is not used. Raises BadInput."""
         path = require_file(file, "parquet")
+        refuse_lost_names(self, [path] + [expand_user(name, "data.test_file") for name in [self.test_file] if name])
         return read_tables(self, path, self.test_file, self.read, task, find_class_names(path).get(self.label))
 
     def files(self, root: Path, file: str | None) -> list[Path]:
@@ -113,8 +115,10 @@ class HuggingFace(ArrowColumns):
         if others := [name for name in parts if name not in (*self.train_parts, *self.test_parts)]:
             print(f"{folder}: left out are the parts {shorten_list(others)}, which neither data.train_parts nor "
                   "data.test_parts names", file=sys.stderr, flush=True)
-        for part, names in chosen.items():
-            for path in (path for name in names for path in parts.get(name, [])):
+        paths = {part: [path for name in names for path in parts.get(name, [])] for part, names in chosen.items()}
+        refuse_lost_names(self, [path for of_part in paths.values() for path in of_part])
+        for part, of_part in paths.items():
+            for path in of_part:
                 gatherer = gatherer or Gatherer(self, task, find_class_names(path).get(self.label))
                 for block in read_arrow(self, path):
                     gatherer.add(block, part)
@@ -206,11 +210,31 @@ def read_class_names(schema: pyarrow.Schema) -> dict[str, list[str]]:
             if isinstance(feature, dict) and isinstance(feature.get("names"), list)}
 
 
+def refuse_lost_names(settings: ArrowColumns, paths: Iterable[Path]) -> None:
+    """Raise BadInput if one file has names for the numbers of a column, and another has not, as after pandas has saved
+    it again: the numbers would count as further names."""
+    pyarrow, seen = import_pyarrow(), dict[str, dict[bool, Path]]()
+    for path in paths:
+        schema = read_arrow_schema(path)
+        named = read_class_names(schema)
+        for column in settings.text_columns():
+            if column in schema.names and pyarrow.types.is_primitive(schema.field(column).type):
+                files = seen.setdefault(column, {})
+                files.setdefault(column in named, path)
+                if len(files) == 2:
+                    raise BadInput(f"{files[False]}: has no names for the numbers in column {column!r}, and "
+                                   f"{files[True]} has some; write both files with the package datasets, or texts in "
+                                   "place of the numbers")
+
+
 def name_values(values: np.ndarray, names: list[str]) -> np.ndarray:
-    """Return the names of numbers (n,), None for numbers without one: Hugging Face stores -1 for unknown classes."""
-    if values.dtype.kind not in "iu":
+    """Return the names of numbers (n,), None for numbers without one: Hugging Face stores -1 for unknown classes.
+
+    Other values stay as they are."""
+    if values.dtype.kind not in "iuO":
         return values
-    return np.array([names[v] if 0 <= v < len(names) else None for v in values.tolist()], object)
+    return np.array([value if not isinstance(value, int) else names[value] if 0 <= value < len(names) else None
+                     for value in values.tolist()], object)
 
 
 def convert_column(block: TableBlock, name: str, column: pyarrow.Array) -> np.ndarray:

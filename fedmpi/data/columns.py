@@ -3,9 +3,8 @@
 Legend of shapes: n rows of a block or of all, d features."""
 from __future__ import annotations
 
-import math
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -13,7 +12,7 @@ import numpy as np
 
 from fedmpi.data import pictures, tokens
 from fedmpi.data.feature_scale import refuse_merged, remove_large_means
-from fedmpi.data.named_values import Names, refuse_no_classes
+from fedmpi.data.named_values import Names, list_texts, refuse_no_classes
 from fedmpi.data.part_names import refuse_forgotten_parts
 from fedmpi.data.samples import Dataset
 from fedmpi.data.table_blocks import (
@@ -63,16 +62,19 @@ class Columns:
     test_parts: Annotated[tuple[str, ...], "names of the parts for tests; others are left out"] = ("test",)
 
     # It is raised when the same files and settings give another pool, which is another federation.
-    reader_format = 6
+    reader_format = 7
     # Whether parts have names also without a column of parts.
     names_parts = False
 
     def __post_init__(self) -> None:
+        if empty := [field.name for field in fields(Columns) if getattr(self, field.name) == ""]:
+            raise ValueError(f"{empty[0]} is empty; give a name, or leave it out")
         instead = [name for name in ("text", "image") if getattr(self, name)]
         asked = [name for name in ("features", "categories", "standardise", "image_shape") if getattr(self, name)]
         if len(instead) == 2 or instead and asked:
             raise ValueError(f"{' and '.join([*instead, *asked])}: samples are texts, pictures or features; leave all "
                              "but one out")
+        pictures.refuse_no_pixels(self.size)
         if self.image_shape and self.standardise:
             raise ValueError("image_shape and standardise: pixels stay as they are; leave one of them out")
         if self.image_shape and (len(self.image_shape) not in (2, 3) or min(self.image_shape) < 1):
@@ -180,25 +182,27 @@ class Gatherer:
             return
         if self.settings.part is None:
             return self.add_rows(block, self.parts[part])
-        said = require_texts(block, self.settings.part).astype(str)
-        self.parts_there.update(np.unique(said).tolist())
+        said = list_texts(require_texts(block, self.settings.part))
+        self.parts_there.update(said)
         known = {"train": self.settings.train_parts, "test": self.settings.test_parts}
         for name, names in known.items():
             # Rows that are left out may lack what the others need, such as a class.
-            if (wanted := np.isin(said, names)).any():
+            if (wanted := np.array([text in names for text in said])).any():
                 self.add_rows(block.choose_rows(wanted), self.parts[name])
 
     def add_rows(self, block: TableBlock, into: PartRows) -> None:
         """Add the rows of a block to a part. Raises BadInput for missing values and what is not a number."""
         settings, rows = self.settings, len(block.columns[self.settings.label])
         for name, names in self.names.items():
-            into.codes.setdefault(name, []).append(names.encode(require_texts(block, name)))
+            into.codes.setdefault(name, []).append(names.encode(require_texts(block, name),
+                                                                   f"{block.path}: column {name!r}"))
         into.rows += rows
         if self.targets:
             with np.errstate(over="ignore"):
                 into.targets.append(require_targets(block, settings.label).astype(np.float32))
         if settings.text:
             into.texts += map(str, require_texts(block, settings.text, blank=False))
+            self.bytes += sum(map(len, into.texts[-rows:]))
         elif image := settings.image:
             found = [(describe_row(block, i, image), locate_picture(block, block.columns[image][i]))
                      for i in range(rows)]
@@ -225,8 +229,9 @@ class Gatherer:
                 with np.errstate(over="ignore"):
                     made = made.astype(np.float32, copy=False)
             into.features.append(made)
-        self.bytes += into.features[-1].nbytes if into.features else 0
-        refuse_larger(2 * self.bytes, f"{block.path}: its samples, read up to row {block.first + 1} and joined,",
+        # Twice, because they will be joined.
+        self.bytes += 2 * into.features[-1].nbytes if into.features else 0
+        refuse_larger(self.bytes, f"{block.path}: its samples, read up to row {block.first + 1} and joined,",
                       "use fewer rows or columns")
 
     def make_pool(self, where: str) -> Dataset:
@@ -255,11 +260,11 @@ class Gatherer:
         if settings.text:
             x, about["tokenizer"], about["padding_id"] = tokens.encode_parts([train.texts, test.texts], settings)
         else:
-            x = [self.join_features(part) for part in (train, test)]
+            x = [self.join_features(part, where) for part in (train, test)]
             if settings.standardise:
                 x = remove_large_means(*x)
             if settings.image_shape:
-                x = [shape_pixels(values, settings.image_shape, where) for values in x]
+                x = [pictures.shape_pixels(values, settings.image_shape, where) for values in x]
             elif not settings.image:
                 about["feature_names"] = self.name_features()
         return Dataset(x[0], y[0], x[1], y[1], clients[0], clients[1], about)
@@ -269,29 +274,27 @@ class Gatherer:
         names, place = self.names[column].sort()
         return names, [place[part.join(column)] for part in self.parts.values()]
 
-    def join_features(self, part: PartRows) -> np.ndarray:
+    def join_features(self, part: PartRows, where: str) -> np.ndarray:
         """Return the features of a part, categories behind the columns of numbers: float32 (n, d), float64 if they are
-        to be standardised, or uint8 pictures."""
+        to be standardised, or uint8 pictures. Raises BadInput if the categories have too many values for memory."""
         shown = self.parts["train"].features[0]
         x = np.concatenate(part.features) if part.features else np.empty((0, *shown.shape[1:]), shown.dtype)
         part.features = part.features[:1]
-        for name in self.settings.categories:
-            names, place = self.names[name].sort()
-            x = np.concatenate([x, np.eye(len(names), dtype=np.float32)[place[part.join(name)]]], 1)
-        return x
+        if not self.settings.categories:
+            return x
+        places = [self.names[name].sort()[1] for name in self.settings.categories]
+        end, values = x.shape[1], sum(map(len, places))
+        refuse_larger(x.itemsize * sum(each.rows for each in self.parts.values()) * (end + values),
+                      f"{where}: the features that {values} values of data.categories become", "name no columns there "
+                      "that have many")
+        joined = np.zeros((len(x), end + values), x.dtype)
+        joined[:, :end] = x
+        for name, place in zip(self.settings.categories, places, strict=True):
+            joined[np.arange(len(x)), end + place[part.join(name)]] = 1
+            end += len(place)
+        return joined
 
     def name_features(self) -> list[str]:
         """List the names of the features in their order."""
         return self.feature_names + [f"{name}={value}" for name in self.settings.categories
                                      for value in self.names[name].sort()[0]]
-
-
-def shape_pixels(x: np.ndarray, shape: tuple[int, ...], where: str) -> np.ndarray:
-    """Return features (n, d) as uint8 pictures (n, h, w[, c]). Raises BadInput unless they are pixels."""
-    if x.shape[1] != math.prod(shape):
-        raise BadInput(f"{where}: rows have {x.shape[1]} features, and data.image_shape = {list(shape)} takes "
-                       f"{math.prod(shape)} pixels; change it, or name the pixels by data.features")
-    if len(x) and (x.min() < 0 or x.max() > 255 or (x != np.rint(x)).any()):
-        raise BadInput(f"{where}: features go from {x.min():g} to {x.max():g}, and data.image_shape takes whole "
-                       "numbers from 0 to 255; leave it out")
-    return x.astype(np.uint8).reshape(len(x), *shape)

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import numpy as np
 
 from fedmpi.data.part_names import PART_WORDS
-from fedmpi.data.pictures import decode_pictures
+from fedmpi.data.pictures import decode_pictures, refuse_no_pixels
 from fedmpi.data.samples import Dataset
 from fedmpi.data.tables import require_file
 from fedmpi.errors import BadInput
@@ -36,6 +36,9 @@ class ImageFolder:
     mode: Annotated[Literal["RGB", "L"], "L: grey pictures of one channel"] = "RGB"
     client_folders: Annotated[bool, "the folders of classes are in folders of clients"] = False
 
+    def __post_init__(self) -> None:
+        refuse_no_pixels(self.size)
+
     def load(self, root: Path, file: str | None = None) -> Dataset:
         """Read all pictures; `root` is not used. Raises BadInput."""
         folder = require_file(file, "image_folder")
@@ -50,8 +53,8 @@ class ImageFolder:
         classes, clients = (sorted({names[k] for part in found for _, *names in part}) for k in (1, 0))
         pictures = [(str(path), path) for part in found for path, *_ in part]
         x = decode_pictures(pictures, self.size, self.mode)
-        y, client = (np.array([order.index(names[k]) for part in found for _, *names in part], np.int64)
-                     for order, k in ((classes, 1), (clients, 0)))
+        numbers = [{name: i for i, name in enumerate(order)} for order in (clients, classes)]
+        client, y = (np.array([numbers[k][names[k]] for part in found for _, *names in part], np.int64) for k in (0, 1))
         n, about = len(found[0]), {"class_names": classes}
         if not self.client_folders:
             return Dataset(x[:n], y[:n], x[n:], y[n:], about=about)

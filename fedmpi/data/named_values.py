@@ -8,6 +8,7 @@ import numpy as np
 
 from fedmpi.data.samples import MANY_CLASSES, SPARSEST
 from fedmpi.errors import BadInput
+from fedmpi.text import shorten_list
 
 # A column with more different values than these, in more than half of the rows, does not hold classes.
 FEW_CLASSES = 50
@@ -21,11 +22,16 @@ class Names:
     def __init__(self, given: list[str] | None = None) -> None:
         self.given, self.codes = given is not None, {name: i for i, name in enumerate(given or [])}
 
-    def encode(self, values: np.ndarray) -> np.ndarray:
-        """Return a number for each text (n,), equal ones for equal texts, and for 1 and 1.0."""
-        found, where = np.unique(values.astype(str), return_inverse=True)
-        spelt = [name if name in self.codes else spell_number(name) for name in found.tolist()]
-        return np.array([self.codes.setdefault(name, len(self.codes)) for name in spelt], np.int64)[where]
+    def encode(self, values: np.ndarray, where: str) -> np.ndarray:
+        """Return a number for each text (n,), equal ones for equal texts, and for 1 and 1.0. Raises BadInput, whose
+        message begins with `where`, for a text that is none of the names that the file gives."""
+        texts = list_texts(values)
+        spelt = {text: text if text in self.codes else spell_number(text) for text in sorted(set(texts))}
+        if self.given and (unknown := [name for name in spelt.values() if name not in self.codes]):
+            raise BadInput(f"{where} holds {unknown[0][:40]!r}, and the first file names the classes "
+                           f"{shorten_list(self.codes)}; correct it, or write all files with the same names")
+        found = {text: self.codes.setdefault(name, len(self.codes)) for text, name in spelt.items()}
+        return np.array([found[text] for text in texts], np.int64)
 
     def refuse_alike(self, where: str) -> None:
         """Raise BadInput, whose message begins with `where`, if two names differ in the blanks around them only."""
@@ -43,6 +49,12 @@ class Names:
         place = np.empty(len(names), np.int64)
         place[[self.codes[name] for name in names]] = np.arange(len(names))
         return names, place
+
+
+def list_texts(values: np.ndarray) -> list[str]:
+    """Return values as texts, without the zeros that fill up bytes of a fixed length. In an array of texts each would
+    take as much memory as the longest one."""
+    return [str(value).rstrip("\0") for value in values]
 
 
 def spell_number(text: str) -> str:

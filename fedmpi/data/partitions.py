@@ -69,7 +69,7 @@ class Dirichlet:
 
     def assign(self, labels: np.ndarray, clients: int, rng: np.random.Generator) -> tuple[list[np.ndarray], None]:
         """Draw proportions until every client has enough samples. Raises BadInput if no try gives them."""
-        refuse_too_few_samples(labels, clients)
+        refuse_too_few_samples(labels, clients, self.smallest)
         members = list_samples_by_class(labels)
         wanted = self.wanted(len(labels), clients)
         amounts, best = redraw_until_large(np.array([len(m) for m in members]), clients, self.beta, wanted, self.tries,
@@ -176,7 +176,7 @@ class ClusterDirichlet:
 
     def assign(self, labels: np.ndarray, clients: int, rng: np.random.Generator) -> tuple[list[np.ndarray], np.ndarray]:
         """Draw until every client has enough samples. Raises BadInput if no try gives them."""
-        refuse_too_few_samples(labels, clients)
+        refuse_too_few_samples(labels, clients, self.smallest)
         groups = assign_blocks(clients, self.clusters)
         members = list_samples_by_class(labels)
         least = self.smallest or max(1, min(10, len(labels) // clients // 2))

@@ -4,6 +4,7 @@ Legend of shapes: n pictures, h x w pixels, c channels (3 for RGB, 1 for L)."""
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -28,17 +29,30 @@ def decode_pictures(sources: Sequence[tuple[str, object]], size: tuple[int, int]
         before: pictures (m, h, w, c) that were read before; these must have the same size.
 
     Raises BadInput if a picture cannot be read, or sizes differ."""
-    x, first = None, ""
+    x, first, channels = None, "", 3 if mode == "RGB" else 1
+    if sources and size is not None:
+        refuse_many(sources, (*size, channels))
     for i, (where, source) in enumerate(sources):
         mine = decode_picture(where, source, size, mode)
         if x is None:
-            refuse_larger(len(sources) * mine.nbytes, f"{where}: {len(sources)} pictures of this size", "use fewer, or "
-                          "smaller ones by data.size")
+            refuse_many(sources, mine.shape)
             x, first = np.empty((len(sources), *mine.shape), np.uint8), where
             refuse_other_size(where, mine, "those before it are", before[0].shape[1:] if before else mine.shape)
         refuse_other_size(where, mine, f"{first} is", x.shape[1:])
         x[i] = mine
-    return np.empty((0, *(size or (1, 1)), 3 if mode == "RGB" else 1), np.uint8) if x is None else x
+    return np.empty((0, *(size or (1, 1)), channels), np.uint8) if x is None else x
+
+
+def refuse_no_pixels(size: tuple[int, int] | None) -> None:
+    """Raise ValueError if the setting `size` asks for pictures without pixels."""
+    if size is not None and min(size) < 1:
+        raise ValueError(f"size = {list(size)}: give height and width, of a pixel at least")
+
+
+def refuse_many(sources: Sequence[tuple[str, object]], shape: tuple[int, ...]) -> None:
+    """Raise BadInput if pictures of this shape (h, w, c), see `decode_pictures`, are more than fit into memory."""
+    refuse_larger(len(sources) * math.prod(shape), f"{sources[0][0]}: {len(sources)} pictures of {shape[0]} x "
+                  f"{shape[1]} pixels", "use fewer, or smaller ones by data.size")
 
 
 def refuse_other_size(where: str, picture: np.ndarray, others: str, shape: tuple[int, ...]) -> None:
@@ -68,3 +82,14 @@ def decode_picture(where: str, source: object, size: tuple[int, int] | None, mod
         raise BadInput(f"{where}: cannot read the picture ({' '.join(str(error).split())}); repair or remove "
                        "it") from None
     return pixels if pixels.ndim == 3 else pixels[..., None]
+
+
+def shape_pixels(x: np.ndarray, shape: tuple[int, ...], where: str) -> np.ndarray:
+    """Return features (n, d) as uint8 pictures (n, h, w[, c]). Raises BadInput unless they are pixels."""
+    if x.shape[1] != math.prod(shape):
+        raise BadInput(f"{where}: rows have {x.shape[1]} features, and data.image_shape = {list(shape)} takes "
+                       f"{math.prod(shape)} pixels; change it, or name the pixels by data.features")
+    if len(x) and (x.min() < 0 or x.max() > 255 or (x != np.rint(x)).any()):
+        raise BadInput(f"{where}: features go from {x.min():g} to {x.max():g}, and data.image_shape takes whole "
+                       "numbers from 0 to 255; leave it out")
+    return x.astype(np.uint8).reshape(len(x), *shape)

@@ -199,17 +199,20 @@ class MedMnist(PublicDataset):
     def fetch(self, root: Path) -> Dataset:
         """Download the .npz file with the package medmnist, which replaces one that was cut short, and read it. Raises
         BadInput if that fails."""
-        (npz,), missing = self.files(root), None
+        (npz,), missing, url = self.files(root), None, ""
         try:
             with prepare_download(root, self.name):
                 import medmnist
+                url = medmnist.INFO[self.name]["url"]
                 getattr(medmnist, self.title)("train", root=str(root), download=True)
         except ImportError:
             missing = self.make_missing_error(root, "install the package that downloads it: pip install "
                                               "'fedmpi[medmnist]'")
-        # The message of medmnist is a page long, so it is not shown.
-        except (OSError, RuntimeError, ValueError, EOFError):
-            missing = self.make_missing_error(root, "try again", f"from {medmnist.INFO[self.name]['url']}")
+        except (OSError, RuntimeError, ValueError, EOFError) as error:
+            # The message of medmnist is a page long, so it is not shown; what went wrong is the error before it.
+            cause = error if isinstance(error, OSError) else error.__context__
+            missing = self.make_missing_error(root, "try again", ": ".join(
+                str(said) for said in (url and f"from {url}", cause) if said))
         # of a file that is there one hears what is wrong with it
         if missing and not npz.exists():
             raise missing

@@ -40,6 +40,9 @@ from fedmpi.settings import list_setting_names
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+# What the functions of a data set are given, in this order.
+LOAD_ARGUMENTS = ("root", "file", "task")
+
 
 class Source(Protocol):
     """A data set; a third party's class has no base class."""
@@ -72,7 +75,7 @@ def load_source(name: str, root: Path, file: str | None = None, source: Source |
 
     Args:
         source: the data set with its settings; None: with its defaults.
-        task: what labels are, see `data.task`; `load` is told it as its third argument, if it accepts one."""
+        task: what labels are, see `data.task`; `load` is told it as its third argument, if that is for it."""
     source, where = make_source(name, file, source), f"data.name = {name}"
     with blame_own_code(where, always=not is_built_in(type(source))):
         given = (root, file, task) if accepts(source.load, 3) else (root, file) if accepts(source.load, 2) else (root,)
@@ -103,12 +106,16 @@ def make_source(name: str, file: str | None, source: Source | None = None) -> So
 
 
 def accepts(function: Callable[..., object], arguments: int) -> bool:
-    """Say whether the function `load` or `files` of a data set accepts so many of root, file and task."""
+    """Say whether the function `load` or `files` of a data set accepts so many of root, file and task: by parameters
+    of these names, or by others that must be given."""
     try:
-        inspect.signature(function).bind(*range(arguments))
+        signature = inspect.signature(function)
+        bound = signature.bind(*range(arguments)).arguments
     except TypeError:
         return False
-    return True
+    # One with a default and another name, as `download=True`, is no place for them.
+    return all(name == wanted or signature.parameters[name].default is inspect.Parameter.empty
+               for name, wanted in [*zip(bound, LOAD_ARGUMENTS, strict=False)][1:])
 
 
 def make_source_key(name: str, root: Path, file: str | None = None, source: Source | None = None) -> str:

@@ -56,13 +56,22 @@ def require_texts(block: TableBlock, name: str, blank: bool = True) -> np.ndarra
             row = 0 if values.ndim > 1 else int(np.argmin(np.isfinite(values)))
             raise BadInput(f"{describe_row(block, row, name)} is neither a text nor a whole number; "
                            "repair or remove the row")
-        if values.dtype.kind == "f" and (values == np.rint(values)).all():
+        if values.dtype.kind == "f" and (values == np.rint(values)).all() and (np.abs(values) < 2 ** 63).all():
             values = values.astype(np.int64)
         return values.astype(str).astype(object)
+    texts = np.empty(len(values), object)
     for row, value in enumerate(values):
-        if value is None or value == "" or not blank and not str(value).strip():
+        if isinstance(value, list | dict):
+            raise BadInput(f"{describe_row(block, row, name)} is a {type(value).__name__}, and neither a text nor a "
+                           "number; write one text for each row")
+        try:
+            texts[row] = value.decode() if isinstance(value, bytes) else value
+        except UnicodeDecodeError as error:
+            raise BadInput(f"{describe_row(block, row, name)} is not UTF-8 ({error.reason} at byte {error.start}); "
+                           "write texts, or bytes of texts in UTF-8") from None
+        if texts[row] in (None, "") or not blank and not str(texts[row]).strip():
             raise BadInput(f"{describe_row(block, row, name)} is missing; fill it in, or remove the row")
-    return values
+    return texts
 
 
 def require_numbers(block: TableBlock, name: str) -> np.ndarray:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedmpi.config import schema
+from fedmpi.data.allocation import list_samples_by_class
 from fedmpi.data.given_partitions import Natural
 from fedmpi.data.labels import list_labels
 from fedmpi.data.samples import Dataset
@@ -21,7 +22,7 @@ def thin_samples(pool: Dataset, share: float, seed: int, holders: np.ndarray | N
     drawn, start = [], len(pool.y_train)
     for which, name in enumerate(("train", "test")):
         y, generator = list_labels(pool, getattr(pool, f"y_{name}")), np.random.default_rng((2, which, seed))
-        of_class = [np.flatnonzero(y == label) for label in np.unique(y)]
+        of_class = list_samples_by_class(y) if len(y) else []
         drawn += [which * start + generator.choice(places, max(1, round(share * len(places))), replace=False)
                   for places in of_class]
     kept = np.sort(np.concatenate(drawn))

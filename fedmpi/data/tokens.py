@@ -10,6 +10,7 @@ import numpy as np
 
 from fedmpi.errors import BadInput
 from fedmpi.extras import require_extra
+from fedmpi.memory_check import refuse_larger
 from fedmpi.paths import expand_user
 
 if TYPE_CHECKING:
@@ -36,8 +37,11 @@ class TokenSettings(Protocol):
 def encode_parts(parts: list[list[str]], settings: TokenSettings) -> tuple[list[np.ndarray], str, int]:
     """Return the ids of the texts of each part, int32 (n, length), the tokenizer as JSON text, and the id of padding.
 
-    The vocabulary is that of the first part. Raises BadInput if the package or the user's tokenizer is missing, or if
-    the latter has no padding."""
+    The vocabulary is that of the first part. Raises BadInput if the package or the user's tokenizer is missing, if the
+    latter has no padding, or if the ids are more than fit into memory."""
+    texts = sum(map(len, parts))
+    refuse_larger(4 * texts * settings.length, f"data.length = {settings.length}: the ids of {texts} texts",
+                  "lower it, or use fewer texts")
     with require_extra("text", "data.text needs the package tokenizers"):
         import tokenizers  # noqa: F401
     with limit_to_one_thread():
@@ -45,27 +49,28 @@ def encode_parts(parts: list[list[str]], settings: TokenSettings) -> tuple[list[
             parts[0], settings.vocabulary)
         # What is kept leaves room for texts of any length.
         kept = made.to_str()
-        padding, token, side = find_padding(made, f"data.tokenizer = {settings.tokenizer}")
+        padding, side = find_padding(made, f"data.tokenizer = {settings.tokenizer}")
         made.enable_truncation(settings.length)
-        made.enable_padding(length=settings.length, pad_id=padding, pad_token=token, direction=side)
-        return [encode_part(made, texts, settings.length) for texts in parts], kept, padding
+        # The package would keep a hundred bytes for each id of padding.
+        made.no_padding()
+        return [encode_part(made, texts, settings.length, padding, side) for texts in parts], kept, padding
 
 
-def find_padding(made: Tokenizer, where: str) -> tuple[int, str, str]:
-    """Return the id of padding, its token, and the side of a text on which it stands: what the tokenizer itself says,
-    else a token of a known name, else 0.
+def find_padding(made: Tokenizer, where: str) -> tuple[int, str]:
+    """Return the id of padding, and the side of a text on which it stands: what the tokenizer itself says, else a token
+    of a known name, else 0.
 
     Raises BadInput, whose message begins with `where`, if 0 belongs to a word."""
     if own := made.padding:
-        return own["pad_id"], own["pad_token"], own["direction"]
+        return own["pad_id"], own["direction"]
     for name in PADDING_TOKENS:
         if (known := made.token_to_id(name)) is not None:
-            return known, name, "right"
+            return known, "right"
     first, special = made.id_to_token(0), made.get_added_tokens_decoder().get(0)
     if first is not None and first != getattr(made.model, "unk_token", None) and not (special and special.special):
         raise BadInput(f"{where}: has no padding, and 0, which would stand for it, is the id of {first!r}; let "
                        "Tokenizer.enable_padding name a token for it, and save the file again")
-    return 0, PADDING_TOKEN, "right"
+    return 0, "right"
 
 
 def train_tokenizer(texts: list[str], vocabulary: int) -> Tokenizer:
@@ -92,12 +97,13 @@ def load_tokenizer(file: str) -> Tokenizer:
                        "tokenizer.json, as Tokenizer.save of the package tokenizers writes it") from None
 
 
-def encode_part(made: Tokenizer, texts: list[str], length: int) -> np.ndarray:
-    """Return the ids of texts, int32 (n, length)."""
-    x = np.zeros((len(texts), length), np.int32)
+def encode_part(made: Tokenizer, texts: list[str], length: int, padding: int, side: str) -> np.ndarray:
+    """Return the ids of texts, int32 (n, length), with the id `padding` on the left or right side of short ones."""
+    x = np.full((len(texts), length), padding, np.int32)
     for first in range(0, len(texts), BATCH_TEXTS):
         for row, found in enumerate(made.encode_batch(texts[first:first + BATCH_TEXTS]), first):
-            x[row] = found.ids[:length]
+            ids = found.ids[:length]
+            x[row, length - len(ids) if side == "left" else 0:][:len(ids)] = ids
     return x
 
 

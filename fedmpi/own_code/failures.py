@@ -11,7 +11,6 @@ from pathlib import Path
 from types import TracebackType
 
 from fedmpi.errors import FaultyCode, FedmpiError, StorageError
-from fedmpi.own_code.places import describe_definition as describe_definition
 from fedmpi.own_code.places import is_library, list_plug_ins, show_relative_path
 
 # More of a message is cut off.

@@ -135,7 +135,8 @@ def list_imports(path: Path, name: str) -> Iterator[str]:
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             start = ".".join(filter(None, [find_base(path, name, node.level), node.module]))
-            yield from (f"{start}.{alias.name}" for alias in node.names)
+            # A script in no package may have dots, too, where Python fails.
+            yield from (".".join(filter(None, [start, alias.name])) for alias in node.names)
 
 
 def find_base(path: Path, name: str, level: int) -> str:

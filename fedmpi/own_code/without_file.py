@@ -17,6 +17,7 @@ from types import CodeType, EllipsisType, FunctionType, MethodType, ModuleType
 
 import numpy as np
 
+from fedmpi.errors import BadInput
 from fedmpi.own_code.fingerprint import Fingerprint, find_home_modules, hash_module, hash_own_code
 from fedmpi.own_code.places import PACKAGE_NAME, is_own_module
 
@@ -37,8 +38,14 @@ READS_GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME")
 
 def hash_class_without_file(cls: type) -> str:
     """Return a sha256 of the functions and values of a class and of those of its bases that have no file either, and of
-    what these functions name: functions, classes, and values such as numbers, texts, lists and arrays."""
-    found = repr(Definitions().describe(cls))
+    what these functions name: functions, classes, and values such as numbers, texts, lists and arrays.
+
+    Raises BadInput if values are nested too deeply."""
+    try:
+        found = repr(Definitions().describe(cls))
+    except RecursionError:
+        raise BadInput(f"{cls.__qualname__}: names values that are nested too deeply to tell whether they change; "
+                       "write the class to a file, or nest them less") from None
     return hashlib.sha256(found.encode(errors="surrogateescape")).hexdigest()
 
 
@@ -111,6 +118,14 @@ class Definitions:
         self.open.remove(id(value))
         return described
 
+    def describe_alone(self, value: object) -> str:
+        """Return what an element of a set is, as if it came first: a set of functions is ordered by their addresses,
+        and classes and functions that they name would be numbered by this order."""
+        known, self.known = self.known, self.known.copy()
+        found = repr(self.describe(value))
+        self.known = known
+        return found
+
     def describe_contents(self, value: object) -> Iterator[object]:
         """Yield what a value of another kind consists of; nothing if that cannot be told."""
         if isinstance(value, list | tuple):
@@ -118,7 +133,7 @@ class Definitions:
         elif isinstance(value, dict):
             yield from ([self.describe(key), self.describe(held)] for key, held in value.items())
         elif isinstance(value, set | frozenset):
-            yield from sorted(map(repr, map(self.describe, value)))
+            yield from (repr(self.describe(held)) for held in sorted(value, key=self.describe_alone))
         elif isinstance(value, CodeType):
             yield from self.describe_code(value)
         elif has_no_file(type(value).__module__):

@@ -35,6 +35,8 @@ MAX_SILENCE_S = 60.0
 # A holder with a sign of life in the last FRESH_S seconds lives for a command that only looks. Slurm is not asked: with
 # hundreds of runs, squeue would be called for each.
 FRESH_S = 2 * LOCK_BEAT_S
+# What is known of when a process started if it runs and cannot be looked at.
+RUNNING = "running"
 
 
 class Lock:
@@ -173,7 +175,12 @@ def find_why_dead(holder: JsonObject, me: JsonObject, silence: float, asks: bool
     Args:
         asks: ask Slurm, too, whether the holder's job has ended."""
     if holder.get("processes") == me["processes"]:
-        return None if read_start_mark(holder["pid"]) == holder["started"] else "that process is gone"
+        mark = read_start_mark(holder["pid"])
+        if mark == holder["started"]:
+            return None
+        # One that cannot be looked at is judged like one of another machine.
+        if mark != RUNNING:
+            return "that process is gone"
     if me["job"] and holder.get("job") == me["job"] and holder["restart"] < me["restart"]:
         return "its job was started again"
     same_cluster = me["cluster"] and holder.get("cluster") == me["cluster"]
@@ -210,13 +217,13 @@ def describe_this_process() -> JsonObject:
 
 
 def read_start_mark(pid: int) -> str | None:
-    """Return a mark of when a process started, which betrays a reused pid; None when it does not run."""
-    if not Path("/proc/self/stat").exists():
-        return "running" if is_process_running(pid) else None
+    """Return a mark of when a process started, which betrays a reused pid; None when it does not run, and RUNNING if no
+    more can be told."""
     try:
         state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    # There may be no /proc, or one that hides the processes of other users (hidepid).
     except OSError:
-        return None
+        return RUNNING if is_process_running(pid) else None
     return None if state in "ZX" else fields[18]
 
 
@@ -224,7 +231,8 @@ def is_process_running(pid: int) -> bool:
     """Say whether a process of this number runs, also one of another user."""
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+    # A pid that a file gives may be any number.
+    except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:
         return True

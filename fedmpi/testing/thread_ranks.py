@@ -29,7 +29,8 @@ class Meeting:
         self.barrier = threading.Barrier(size, timeout=WAIT_S)
         # what each rank passes on in the collective that all of them call
         self.shown: dict[int, OrderResult] = {}
-        self.letters: defaultdict[tuple[int, int], SimpleQueue[np.ndarray]] = defaultdict(SimpleQueue)
+        # None is the last letter of a rank that has failed
+        self.letters: defaultdict[tuple[int, int], SimpleQueue[np.ndarray | None]] = defaultdict(SimpleQueue)
 
 
 class ThreadRank(Transport):
@@ -85,9 +86,12 @@ class ThreadRank(Transport):
     def recv(self, buffer: np.ndarray, rank: int) -> np.ndarray:
         self.meeting.turn.release()
         try:
-            buffer[...] = self.meeting.letters[rank, self.rank].get(timeout=WAIT_S)
+            letter = self.meeting.letters[rank, self.rank].get(timeout=WAIT_S)
         finally:
             self.meeting.turn.acquire()
+        if letter is None:
+            raise threading.BrokenBarrierError
+        buffer[...] = letter
         return buffer
 
     def fail(self, message: str, code: int) -> None:
@@ -115,6 +119,8 @@ def run_ranks(size: int, work: Callable[[Transport], Returned]) -> Returned:
                 errors.append(error)
                 # the other ranks would wait for this one
                 meeting.barrier.abort()
+                for other in range(size):
+                    meeting.letters[rank, other].put(None)
     threads = [threading.Thread(target=start, args=(rank,)) for rank in range(size)]
     for thread in threads:
         thread.start()

@@ -11,6 +11,7 @@ from fedmpi.data.allocation import (
     refuse_too_few_samples,
     share_classes,
 )
+from fedmpi.data.partitions import ClusterDirichlet, Dirichlet
 from fedmpi.errors import BadInput
 
 
@@ -141,3 +142,10 @@ def test_redraw_says_how_near_it_came():
     assert amounts.sum(1).tolist() == [100] * 10
     nothing, best = redraw_until_large(sizes, 5, 1., 200, 100, rng)
     assert nothing is None and 100 < best < 200
+
+
+@pytest.mark.parametrize("cls", [Dirichlet, ClusterDirichlet])
+def test_more_for_every_client_than_there_is_is_refused_before_a_draw(cls):
+    with pytest.raises(BadInput, match="data.partition.smallest = 151: the data set has 150 samples for each of 20 "
+                                       "clients; lower it, or data.clients"):
+        cls(smallest=151).assign(np.zeros(3000, np.int64), 20, None)

@@ -159,3 +159,43 @@ def test_texts_that_claim_to_lie_outside_of_the_file_are_refused(tmp_path):
     (tmp_path / "state.json").write_text(json.dumps({"_data_files": [{"filename": "data.arrow"}]}))
     with pytest.raises(BadInput, match="data.arrow: damaged, or not an Arrow file"):
         load(tmp_path)
+
+
+def write_labels(path, labels, names=(), **columns):
+    """Write a Parquet file, with the names of its classes as the package datasets stores them."""
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    kept = {"huggingface": json.dumps({"info": {"features": {"label": {"names": list(names)}}}})} if names else {}
+    table = pyarrow.table({"size": list(range(len(labels))), "label": labels, **columns})
+    parquet.write_table(table.replace_schema_metadata(kept), path)
+
+
+@pytest.mark.parametrize("train, test", [(("down", "up"), ()), ((), ("down", "up"))])
+def test_names_of_classes_that_one_file_has_lost_are_missed(tmp_path, train, test):
+    for part, names in (("train", train), ("test", test)):
+        write_labels(tmp_path / f"{part}.parquet", [0, 1, 0], names)
+    lost, kept = ("test", "train") if train else ("train", "test")
+    said = f"{lost}.parquet: has no names for the numbers in column 'label', and .*{kept}.parquet has some; write both"
+    two = {"name": "parquet", "test_file": f"{tmp_path}/test.parquet"}
+    for asked in ((tmp_path,), (tmp_path / "train.parquet", two)):
+        with pytest.raises(BadInput, match=said):
+            load(asked[0], **dict(*asked[1:]))
+    # Clients have names, too, and would be two each.
+    with pytest.raises(BadInput, match=said):
+        load(tmp_path, label="size", client="label", partition="natural")
+
+
+def test_texts_in_one_file_are_the_names_of_another_or_none_of_them(tmp_path):
+    write_labels(tmp_path / "train.parquet", [1, 0, 0], ["down", "up"])
+    write_labels(tmp_path / "test.parquet", ["down", "up"])
+    pool = load(tmp_path)
+    assert (pool.y_train.tolist(), pool.y_test.tolist()) == ([1, 0, 0], [0, 1])
+    write_labels(tmp_path / "test.parquet", ["down", "Up"])
+    with pytest.raises(BadInput, match="test.parquet: column 'label' holds 'Up', and the first file names the classes "
+                                       "'down', 'up'; correct it, or write all files with the same names"):
+        load(tmp_path)
+
+
+def test_rows_without_a_class_that_are_left_out_leave_the_others_their_names(tmp_path):
+    write_labels(tmp_path / "train.parquet", [1, None, 0], ["down", "up"], p=["train", "secret", "test"])
+    pool = load(tmp_path, part="p", features=["size"])
+    assert pool.about["class_names"] == ["down", "up"] and [*pool.y_train, *pool.y_test] == [1, 0]

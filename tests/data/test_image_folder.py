@@ -151,7 +151,16 @@ def test_what_holds_no_pictures_is_one_line(draw, tmp_path, monkeypatch):
     assert re.search(rf"^.*{tmp_path}/a/1.png: has I(;16)? pixels of more than 8 bits", refusal(tmp_path))
     draw("a/1.png")
     monkeypatch.setattr("fedmpi.memory_check.read_machine_memory", lambda: 100)
-    assert f"{tmp_path}/a/0.png: 2 pictures of this size take" in refusal(tmp_path)
+    assert f"{tmp_path}/a/0.png: 2 pictures of 5 x 6 pixels take" in refusal(tmp_path)
+
+
+def test_a_size_that_no_picture_can_have_is_refused_before_the_first_is_read(tmp_path):
+    for size in ([0, 32], [32, -1]):
+        assert refusal(tmp_path, size=size) == f"data.size = {size}: give height and width, of a pixel at least"
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "0.png").write_bytes(b"no picture")
+    assert (f"{tmp_path}/a/0.png: 1 pictures of 10000000 x 10000000 pixels take 279,397 GiB, and" in
+            refusal(tmp_path, size=[10 ** 7] * 2))
 
 
 def test_names_of_classes_are_no_numbers_to_predict(draw, tmp_path, settings):
@@ -175,3 +184,26 @@ def test_the_key_follows_every_picture(draw, tmp_path):
     draw("all/b/0.png")
     keys.append(key())
     assert len(set(keys)) == 4 and max(map(len, keys)) < 200 and key() == keys[-1]
+
+
+class Name(str):
+    """The name of a folder that counts how often it is compared."""
+    compared = 0
+    __hash__ = str.__hash__
+
+    def __eq__(self, other):
+        Name.compared += 1
+        return str(self) == str(other)
+
+
+class OfNames(ImageFolder):
+    def list_pictures(self, folder):
+        return [(path, Name(client), Name(name)) for path, client, name in super().list_pictures(folder)]
+
+
+def test_a_picture_is_not_compared_with_all_classes_and_clients(draw, tmp_path):
+    for i in range(60):
+        draw(f"c{i % 30:02}/{i:02}/0.png", size=(1, 1))
+    pool = OfNames(client_folders=True).load(tmp_path, str(tmp_path))
+    assert pool.y_train.tolist() == [30 * (i % 2) + i // 2 for i in range(60)]
+    assert pool.client_train.tolist() == [i // 2 for i in range(60)] and Name.compared < 10 * 60

@@ -125,3 +125,19 @@ def test_a_federation_of_digits_is_known(federation):
     f = federation()
     assert f.sizes.tolist() == [67, 81, 54, 83, 86, 83, 75, 72, 75, 36, 30, 93, 42, 54, 73, 78, 72, 46, 72, 67]
     assert f.fingerprint == "1e587da9c257b4c2dd837dc717f3e4034e9b38fee861e4b7064fe5c6144f0c12"
+
+
+class Watched(np.ndarray):
+    """Labels that count the passes over them."""
+    passes = 0
+
+    def __array_ufunc__(self, function, method, *given, **more):
+        Watched.passes += 1
+        return getattr(function, method)(*(np.asarray(value) for value in given), **more)
+
+
+def test_labels_are_not_read_once_for_each_class():
+    y = np.arange(600) % 200
+    y = y.view(Watched)
+    kept = thin_samples(Dataset(np.arange(600.)[:, None], y, np.empty((0, 1)), y[:0]), .5, 6)
+    assert Watched.passes < 20 and np.bincount(kept.y_train).tolist() == [2] * 200 and not len(kept.y_test)

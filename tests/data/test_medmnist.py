@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -78,6 +79,23 @@ def test_a_medmnist_download_that_fails_is_one_line(tmp_path, medmnist):
         sources.load_source("tissuemnist", tmp_path / "root")
     assert f"{tmp_path}/root/tissuemnist.npz (as the package medmnist writes it" in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_what_stopped_a_medmnist_download_is_said(tmp_path, medmnist):
+    direct = 'raise OSError(28, "No space left on device")'
+    for action in (direct, f"""
+        try:
+            {direct}
+        except OSError:
+            raise RuntimeError("a page of advice")"""):
+        medmnist(action)
+        with pytest.raises(BadInput, match="nor downloaded .from https://example.org/tissuemnist.npz: .Errno 28. No "
+                                           "space left on device.; put there"):
+            sources.load_source("tissuemnist", tmp_path / "root")
+    # The folder comes first.
+    if os.path.exists("/proc/self"):
+        with pytest.raises(BadInput, match="nor downloaded .{11}No such file or directory: '/proc/new'.; put there"):
+            sources.load_source("tissuemnist", Path("/proc/new"))
 
 
 HELD = """import fcntl

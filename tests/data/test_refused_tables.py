@@ -2,10 +2,13 @@
 from __future__ import annotations
 
 import gzip
+import tracemalloc
+from contextlib import suppress
 
 import numpy as np
 import pytest
 
+from fedmpi.errors import BadInput
 from tests.data.files import load, refusal
 
 pytest.importorskip("pandas")
@@ -65,6 +68,32 @@ def test_row_numbers_of_a_filtered_parquet_file_are_a_feature_only_if_they_are_n
         assert load(**asked, features=features).x_train.shape == (4, len(features))
 
 
+@pytest.mark.parametrize("values, said", [
+    ([["a", "b"], ["c", "d"]], "row 1, column 'v' is a list, and neither a text nor a number; write one text for each"),
+    ([{"q": "x"}, {"q": "y"}], "row 1, column 'v' is a dict, and neither a text nor a number"),
+    ([b"fine", b"caf\xe9"], "row 2, column 'v' is not UTF-8 (unexpected end of data at byte 3); write texts, or bytes"),
+    ([b"fine", b" "], None), ([b"fine", b""], "row 2, column 'v' is missing")])
+@pytest.mark.parametrize("purpose", ["label", "client", "text"])
+def test_what_is_no_text_is_none_by_its_looks_in_python(write, values, said, purpose):
+    name = write({"v": values, "y": ["u", "w"], "a": [1, 2]}, "mine.parquet")
+    asked = {"name": "parquet", "file": name, "label": "y", purpose: "v"} | (
+        {} if purpose == "text" else {"features": ["a"]})
+    if said or purpose == "text":      # a text of blanks is no text
+        pytest.importorskip("tokenizers")
+        assert (said or "row 2, column 'v' is missing") in refusal(**asked)
+    else:
+        pool = load(**asked)
+        assert pool.about[{"label": "class_names", "client": "client_names"}[purpose]] == [" ", "fine"]
+
+
+def test_texts_may_be_stored_as_bytes(write):
+    pytest.importorskip("tokenizers")
+    asked = {"name": "parquet", "label": "y", "text": "t", "length": 3}
+    pools = [load(**asked, file=write({"t": texts, "y": [0, 1]}, "mine.parquet"))
+             for texts in (["na\xefve fun", "fun"], ["na\xefve fun".encode(), b"fun"])]
+    assert (pools[0].x_train == pools[1].x_train).all() and pools[0].about == pools[1].about
+
+
 @pytest.mark.parametrize("setting", ["features", "categories"])
 def test_a_list_that_names_no_column_is_named(write, setting):
     given = refusal(name="csv", file=write("a,y\n1,u\n"), label="y", **{setting: ["a", "b"]})
@@ -121,6 +150,9 @@ def test_rows_are_counted_through_all_blocks(write, monkeypatch):
     ({"label": "y", "text": "y"}, "data.text = y: two settings name this column; a column has one purpose"),
     ({"label": "y", "image_shape": [4]}, "data.image_shape = [4]: give height and width, and channels"),
     ({"label": "y", "image_shape": [1, 1], "standardise": True}, "data.image_shape and standardise: pixels stay"),
+    *(({"label": "y", name: ""}, f"data.{name} is empty; give a name, or leave it out")
+      for name in ("label", "text", "image", "client", "part", "tokenizer")),
+    ({"label": "y", "image": "p", "size": [8, 0]}, "data.size = [8, 0]: give height and width, of a pixel at least"),
     ({"label": "y", "features": "a"}, "data.features = 'a': should be a list"),
     ({"label": "y", "part": "p", "train_parts": ["x"]}, "a.csv: column 'p' has the parts 'test', 'train', and "
      "data.train_parts names 'x', which is none of them; correct it"),
@@ -180,3 +212,51 @@ def test_more_than_the_machine_holds_is_refused_while_it_is_read(write, monkeypa
     write({"a": np.arange(100), "y": np.arange(100) % 2})
     assert "mine.csv: its samples, read up to row 31 and joined, take" in refusal(name="csv", file="mine.csv",
     label="y")
+
+
+def test_values_of_categories_that_make_too_many_features_are_refused(write, monkeypatch):
+    train = write({"a": range(40), "k": range(40), "l": ["u", "v"] * 20, "y": [0, 1] * 20})
+    test = write({"a": range(9), "k": [3] * 9, "l": ["w"] * 9, "y": [1] * 9}, "test.csv")
+    asked = {"name": "csv", "file": train, "test_file": test, "label": "y", "categories": ["k", "l"]}
+    monkeypatch.setattr("fedmpi.memory_check.read_machine_memory", lambda: 4 * 49 * 44 - 1)
+    assert "mine.csv: the features that 43 values of data.categories become take 8.032e-06 GiB" in refusal(**asked)
+    monkeypatch.setattr("fedmpi.memory_check.read_machine_memory", lambda: 4 * 49 * 44)
+    pool = load(**asked)
+    np.testing.assert_array_equal(pool.x_train[:, 1:41], np.eye(40))
+    assert pool.x_train[:2, 41:].tolist() == [[1, 0, 0], [0, 1, 0]] and pool.x_train.dtype == np.float32
+    assert pool.x_test.sum() == 36 + 18 and pool.x_test[:, 4].all() and pool.x_test[:, 43].all()
+
+
+def test_texts_and_ids_that_do_not_fit_are_refused(write, monkeypatch):
+    pytest.importorskip("tokenizers")
+    asked = {"name": "csv", "file": write({"t": ["good film"] * 20, "y": [0, 1] * 10}), "label": "y", "text": "t"}
+    monkeypatch.setattr("fedmpi.memory_check.read_machine_memory", lambda: 9 * 20 - 1)
+    assert "mine.csv: its samples, read up to row 1 and joined, take" in refusal(**asked, length=2)
+    monkeypatch.setattr("fedmpi.memory_check.read_machine_memory", lambda: 9 * 20)
+    assert load(**asked, length=2).x_train.shape == (20, 2)
+    assert "data.length = 3: the ids of 20 texts take" in refusal(**asked, length=3)
+
+
+@pytest.mark.parametrize("purpose", ["label", "client", "part", "categories"])
+def test_a_long_text_in_another_column_takes_no_memory_for_each_row(write, purpose):
+    """As if data.text and another column were mistaken for each other."""
+    write({"long": ["x" * 20_000, *(f"text {i}" for i in range(999))], "a": range(1000), "y": [0, 1] * 500})
+    asked = {"label": "y", "features": ["a"], purpose: ["long"] if purpose == "categories" else "long"}
+    tracemalloc.start()
+    try:
+        with suppress(BadInput):
+            load(name="csv", file="mine.csv", **asked)
+        assert tracemalloc.get_traced_memory()[1] < 20_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_ids_beyond_64_bits_are_not_one(write):
+    write({"a": [1, 2, 3], "y": [0, 1, 0], "id": [1e19, 3e19, 1e19]}, "mine.parquet")
+    assert load(name="parquet", file="mine.parquet", label="y", client="id").client_train.tolist() == [0, 1, 0]
+
+
+def test_zeros_at_the_end_of_bytes_do_not_count(write):
+    write({"a": [1, 2, 3], "y": [b"up\0\0", b"down", b"up"], "p": [b"train", b"test\0", b"train"]}, "mine.parquet")
+    pool = load(name="parquet", file="mine.parquet", label="y", part="p")
+    assert pool.about["class_names"] == ["down", "up"] and [*pool.y_train, *pool.y_test] == [1, 1, 0]

@@ -180,6 +180,28 @@ def test_a_third_partys_set_takes_a_file_if_its_load_does():
         sources.load_source(f"{here}:Theirs", ROOT, "7")
 
 
+@pytest.mark.parametrize("load, given", [
+    (lambda root: root, 1), (lambda root, download=True: root, 1), (lambda root, path=None: root, 1),
+    (lambda root, task="x": root, 1), (lambda root, file: root, 2), (lambda folder=".", file=None: folder, 2),
+    (lambda root, path: root, 2), (lambda root, file=None, size=32: root, 2),
+    (lambda root, file=None, *, task="x": root, 2), (lambda root, path, what: root, 3),
+    (lambda root, file=None, task="x", more=1: root, 3), (lambda *given: given, 3),
+    (lambda root, *given, a=1: root, 3)])
+def test_only_parameters_that_are_for_them_get_the_file_and_the_task(load, given):
+    assert max([1] + [count for count in (2, 3) if sources.accepts(load, count)]) == given
+
+
+class TheirsWithADownload:
+    def load(self, root, download=True):
+        return [[float(download)]], [0], [], []
+
+
+def test_an_optional_parameter_of_another_name_keeps_its_default():
+    assert sources.load_source(f"{__name__}:TheirsWithADownload", ROOT).x_train.tolist() == [[1.]]
+    with pytest.raises(BadInput, match="data.file = 7: .*:TheirsWithADownload has no use for it"):
+        sources.load_source(f"{__name__}:TheirsWithADownload", ROOT, "7")
+
+
 def test_a_lock_that_cannot_be_had_is_done_without(tmp_path):
     with downloads.hold_lock(tmp_path / "no such folder" / "lock"):
         pass

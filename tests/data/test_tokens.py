@@ -49,6 +49,7 @@ def test_a_tokenizer_of_ones_own_is_used_with_its_padding(write, asked):
 @pytest.mark.parametrize("vocabulary, settings, last, padding", [
     (["good", "film", "<blank>", "<unk>"], {"pad_id": 2, "pad_token": "<blank>", "length": 9}, [0, 2, 2], 2),
     (["good", "<pad>", "<blank>", "<unk>"], {"pad_id": 2, "pad_token": "<blank>", "direction": "left"}, [2, 2, 0], 2),
+    (["good", "<pad>", "<unk>"], {"pad_id": 1, "pad_token": "<pad>", "direction": "left", "length": 9}, [1, 1, 0], 1),
     (["<unk>", "good"], {}, [1, 0, 0], 0), (["<s>", "good", "<unk>"], {"special": ["<s>"]}, [1, 0, 0], 0)])
 def test_the_file_says_how_it_pads_or_0_is_no_word(asked, vocabulary, settings, last, padding):
     save(vocabulary, **settings)

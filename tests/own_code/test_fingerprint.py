@@ -35,6 +35,15 @@ def test_files_that_are_imported_count_transitively_and_others_do_not(place):
                                           "mine.deep", "mine.late"}
 
 
+def test_dots_in_a_script_of_no_package_lead_to_no_other_folder(place):
+    write(place, {"mine_script.py": "try:\n    from . import mine_helper\nexcept ImportError:\n    pass\nclass Own:\n"
+                  "    pass\n", "mine_helper.py": "", "__init__.py": ""})
+    beside = place.with_name(f"{place.name}.py")
+    beside.touch()
+    assert set(hashed("mine_script")) == {"mine_script", "mine_helper"}
+    beside.unlink()
+
+
 def test_bases_in_other_folders_count(place, monkeypatch):
     write(place, {"mine_child.py": "import sys\nfrom mine_base import Base\nclass Own(Base):\n    pass\n",
                   "other/mine_base.py": "class Base:\n    pass\n"})

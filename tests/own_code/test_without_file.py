@@ -9,6 +9,7 @@ from types import ModuleType
 
 import pytest
 
+from fedmpi.errors import BadInput
 from fedmpi.own_code.without_file import hash_class_without_file
 from tests.own_code.modules import write
 
@@ -138,6 +139,31 @@ def test_every_change_of_what_it_does_is_seen(hash_cell):
     ("__firstlineno__ = 50", "__firstlineno__ = 51"), ("pqrstuvwxyz", "zyxwvutsrqp")])
 def test_what_changes_nothing_does_not_count(hash_cell, old, new):
     assert hash_cell(CELL) == hash_cell(CELL.replace(old, new))
+
+
+def test_values_that_are_nested_too_deeply_are_one_line(hash_cell):
+    with pytest.raises(BadInput, match="^Mine: names values that are nested too deeply .*; write the class to a file"):
+        hash_cell("deep = []\nfor _ in range(10 ** 4):\n    deep = [deep]\nclass Mine:\n    held = deep\n")
+
+
+def test_a_set_of_functions_has_no_order(hash_cell):
+    """Their addresses give it one, which is another each time."""
+    cell = """
+def scale(x):
+    return 2 * x
+def square(x):
+    return scale(x) ** 2
+def absolute(x):
+    return abs(scale(x))
+class Mine:
+    losses = {square, absolute, max}
+"""
+    kept, found = [], set()
+    for _ in range(40):
+        found.add(hash_cell(cell))
+        kept.append(sys.modules["cells"])
+    assert len(found) == 1 and found != {hash_cell(cell.replace("max", "min"))}
+    assert found != {hash_cell(cell.replace("2 * x", "3 * x"))}
 
 
 def test_other_processes_have_the_same_hash(place):

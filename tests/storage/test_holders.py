@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from fedmpi.data import abandoned
 from fedmpi.storage import lock
 
 ME = {"processes": "here", "job": "7", "cluster": "alpha", "restart": 2}
@@ -85,3 +86,23 @@ def test_without_a_proc_a_process_is_asked_whether_it_is_there(monkeypatch):
         raise PermissionError
     monkeypatch.setattr(os, "kill", forbidden)
     assert lock.is_process_running(1)
+
+
+def test_a_process_that_proc_hides_is_not_gone(tmp_path, monkeypatch):
+    """As those of other users are on login nodes (hidepid). It may have a reused pid, so its silence counts."""
+    child = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
+    monkeypatch.setattr(lock, "Path", lambda path: Path(
+        "/nowhere" if path == f"/proc/{child.pid}/stat" else path))
+    me = lock.describe_this_process()
+    holder, unfinished = me | {"pid": child.pid, "started": "9"}, tmp_path / (
+        f"digits.h5.{abandoned.read_machine_code()}-{child.pid}-x.tmp")
+    unfinished.touch()
+    assert lock.find_why_dead(holder, me, 59) is None
+    assert lock.find_why_dead(holder, me, 60) == "no sign of life for 60 s"
+    abandoned.remove_abandoned(tmp_path)
+    assert unfinished.exists()
+    child.stdin.close()
+    child.wait()
+    assert lock.find_why_dead(holder, me, 0) == "that process is gone"
+    abandoned.remove_abandoned(tmp_path)
+    assert not unfinished.exists() and lock.read_start_mark(10 ** 30) is None

@@ -72,6 +72,10 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.storage.lock:find_why_dead", "silence >= MAX_SILENCE_S", "silence >= LOCK_BEAT_S / 2"),
     ("fedmpi.storage.lock:find_why_dead", 'me["cluster"] and holder.get("cluster") == me["cluster"]', "True"),
     ("fedmpi.storage.lock:find_why_dead", 'holder["restart"] < me["restart"]', 'holder["restart"] <= me["restart"]'),
+    ("fedmpi.storage.lock:find_why_dead", "if mark != RUNNING:", "if True:"),
+    ("fedmpi.storage.lock:find_why_dead", "if mark == holder[", "if mark == RUNNING or mark == holder["),
+    ("fedmpi.storage.lock:read_start_mark", "return RUNNING if is_process_running(pid) else None", "return None"),
+    ("fedmpi.storage.lock:is_process_running", ", OverflowError", ""),
     ("fedmpi.storage.lock:read_start_mark", "fields[18]", "fields[0]"),
     ("fedmpi.storage.lock:read_start_mark", 'if state in "ZX"', 'if state in "X"'),
     # what is told and counted
