@@ -295,7 +295,6 @@ def score_batch(logits: Tensor, y: Tensor, own: Tensor) -> Tensor:
         errors = (logits.squeeze(2) - y) * own
         return torch.stack([errors.square().sum(1), errors.abs().sum(1)], 1)
     losses = F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none").view(y.shape)
-    loss = (losses * own).sum(1, keepdim=True)
     # Labels are whole numbers below 2^24, which float32 holds exactly; a network's outputs may have fewer bits.
-    loss = loss.to(torch.promote_types(loss.dtype, torch.float32))
+    loss = (losses * own).sum(1, keepdim=True).to(torch.promote_types(losses.dtype, torch.float32))
     return torch.cat([loss, y, predict_classes(logits)], 1)

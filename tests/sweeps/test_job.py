@@ -161,7 +161,6 @@ def test_settings_become_words_of_the_command_line():
 @pytest.mark.parametrize("row", [{"method.lam": .5, "method": {"name": "fedmhc", "M": 3}},
                                  {"method.lam": .5, "method.M": 3, "method": "fedmhc"}])
 def test_settings_of_one_mapping_are_kept_in_any_order(write, tmp_path, row):
-    """A method's name drops the settings of the method before, but not those beside it."""
     run, _ = expanded(write(rows={"x": row}, published={}), tmp_path)
     assert (run.settings.method.lam, run.settings.method.M) == (.5, 3)
 

@@ -91,7 +91,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.clients.evaluation:read_score", "reduce(np.add, rows)", "rows[0]"),
     ("fedmpi.clients.evaluation:read_score", "[:, :n]", ""),
     ("fedmpi.clients.evaluation:read_score", "loss.dtype.type", "np.float64"),
-    ("fedmpi.clients.evaluation:score_batch", "torch.promote_types(loss.dtype, torch.float32)", "loss.dtype"),
+    ("fedmpi.clients.evaluation:score_batch", "torch.promote_types(losses.dtype, torch.float32)", "losses.dtype"),
     ("fedmpi.clients.evaluation:score_batch", "(losses * own)", "losses"),
     (MEASURES + "measure_predictions", "[:classes]", ""),
     (MEASURES + "measure_predictions", "minlength=classes", "minlength=classes ** 2"),
