@@ -105,7 +105,8 @@ def isolate_computation() -> Iterator[None]:
             if on_gpu:
                 torch.cuda.set_rng_state_all(gpu_generators)
             else:
-                # A run seeds GPUs that nobody has used yet, too: the caller may use them afterwards.
+                # A run seeds GPUs that nobody has used yet, too: the caller may use them afterwards. Another seed that
+                # torch.cuda.manual_seed has noted for them cannot be read.
                 torch.cuda.manual_seed_all(seed)
 
 

@@ -18,13 +18,14 @@ DRAWN_AT_ONCE = 200_000
 REPORT_S = 10.
 
 
-def refuse_too_few_samples(labels: np.ndarray, clients: int, smallest: int | None = None) -> None:
-    """Refuse more clients than there are samples, or than can have `smallest` of them each; `labels` has one entry per
-    sample. Raises BadInput."""
+def refuse_too_few_samples(labels: np.ndarray, clients: int, smallest: int | None = None,
+                           setting: str = "smallest") -> None:
+    """Refuse more clients than there are samples, or than can have `smallest` of them each, as the `setting` of a
+    partition says; `labels` has one entry per sample. Raises BadInput."""
     if clients > len(labels):
         raise BadInput(f"data.clients = {clients}: the data set has only {len(labels)} samples; lower it")
     if smallest is not None and smallest > (most := len(labels) // clients):
-        raise BadInput(f"data.partition.smallest = {smallest}: the data set has {most} samples for each of {clients} "
+        raise BadInput(f"data.partition.{setting} = {smallest}: the data set has {most} samples for each of {clients} "
                        "clients; lower it, or data.clients")
 
 

@@ -196,6 +196,7 @@ def read_arrow_schema(path: Path) -> pyarrow.Schema:
     """Return the columns of a Parquet or Arrow file and their types. Raises BadInput."""
     pyarrow = import_pyarrow()
     with refuse_unreadable(path, "a Parquet or Arrow file", pyarrow.ArrowException):
+        open_regular(path).close()
         if path.suffix != ".arrow":
             return pyarrow.parquet.read_schema(path)
         with pyarrow.memory_map(str(path)) as file:
@@ -233,8 +234,10 @@ def name_values(values: np.ndarray, names: list[str]) -> np.ndarray:
     Other values stay as they are."""
     if values.dtype.kind not in "iuO":
         return values
-    return np.array([value if not isinstance(value, int) else names[value] if 0 <= value < len(names) else None
-                     for value in values.tolist()], object)
+    named = np.empty(len(values), object)
+    for i, value in enumerate(values.tolist()):
+        named[i] = value if not isinstance(value, int) else names[value] if 0 <= value < len(names) else None
+    return named
 
 
 def convert_column(block: TableBlock, name: str, column: pyarrow.Array) -> np.ndarray:

@@ -149,11 +149,8 @@ class ClientDirichlet:
 
     def assign(self, labels: np.ndarray, clients: int, rng: np.random.Generator) -> tuple[list[np.ndarray], None]:
         """Fill the clients one after another in random order. Raises BadInput if the pool is too small."""
-        refuse_too_few_samples(labels, clients)
+        refuse_too_few_samples(labels, clients, self.amount, "amount")
         members, most = list_samples_by_class(labels), len(labels) // clients
-        if self.amount is not None and self.amount > most:
-            raise BadInput(f"data.partition.amount = {self.amount}: the data set has {most} samples for each of "
-                           f"{clients} clients; lower it, or data.clients")
         left = np.array([len(m) for m in members])
         parameters, amounts = self.alpha * left / left.mean(), np.zeros((clients, len(left)), np.int64)
         for i in rng.permutation(clients):

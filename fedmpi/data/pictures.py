@@ -35,7 +35,8 @@ def decode_pictures(sources: Sequence[tuple[str, object]], size: tuple[int, int]
     for i, (where, source) in enumerate(sources):
         mine = decode_picture(where, source, size, mode)
         if x is None:
-            refuse_many(sources, mine.shape)
+            if size is None:
+                refuse_many(sources, mine.shape)
             x, first = np.empty((len(sources), *mine.shape), np.uint8), where
             refuse_other_size(where, mine, "those before it are", before[0].shape[1:] if before else mine.shape)
         refuse_other_size(where, mine, f"{first} is", x.shape[1:])

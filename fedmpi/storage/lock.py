@@ -86,7 +86,8 @@ def describe_dead_holder(folder: Path, asks_always: bool = False) -> str | None:
             return None
         holder, me = read_holder(path), describe_this_process()
         # To measure a silence takes a file; a process that can be looked at is not judged by its silence.
-        silence = 0. if holder.get("processes") == me["processes"] else measure_silence(path)
+        seen = holder.get("processes") == me["processes"] and read_start_mark(holder["pid"]) != RUNNING
+        silence = 0. if seen else measure_silence(path)
         why = find_why_dead(holder, me, silence, asks_always or FRESH_S <= silence < MAX_SILENCE_S)
     except OSError:
         return None

@@ -31,7 +31,7 @@ class Board:
         self.runs = runs
         # the table on a terminal; None if the output goes elsewhere
         self.live: Live | None = None
-        # shortened outcomes of runs that are under way neither here nor elsewhere, which do not change
+        # shortened outcomes of runs that are under way neither here nor elsewhere; they rarely change, see `forget`
         self.known: dict[int, Outcome] = {}
         # when the runs are looked at again
         self.due = 0.

@@ -31,7 +31,8 @@ TIMED_CLIENTS = 8
 NOTE = ("steps: batches that the clients train on, also before the first round and to be evaluated; samples that only "
         "go forward, as in evaluation, count a third; all are taken for available, in time and not lost; "
         "those of a head on features computed before count as whole ones, so such a run is faster than this says; "
-        "not counted: what new clients train, and the losses by which sampling=loss chooses; "
+        "not counted: models before they adapt to be evaluated, what new clients train, and the losses by which "
+        "sampling=loss chooses; "
         "down and up: of all clients, as in the first round; time: at that rate, the server's work left out")
 
 
@@ -108,7 +109,8 @@ def count_steps_of_evaluation(case: Case, part: PlannedRounds) -> float:
     if after != "off" and checked.may_differ_after_training:
         measured = federation.clients if after == "all" else part.participants
         samples += (measured - part.participants) * count_mean_samples(case, evaluated, case.method.client)
-        passed += passed * measured / federation.clients
+        # the first part alone
+        passed += float(federation.counts[:, parts[0]].sum()) * measured / federation.clients
     return (samples + FORWARD_SHARE * passed) / case.config.train.batch
 
 

@@ -129,10 +129,10 @@ class Sweep:
 
     def is_done_elsewhere(self, run: PlannedRun) -> bool:
         """Say whether another process, such as another sweep of this job, has finished a run meanwhile or is at it."""
+        self.board.forget(run)
         found = run.outcome()
         if found.state == "finished":
             self.finished += 1
-            self.board.forget(run)
             self.board.say(f"{run.name} was finished elsewhere: {found}")
             return True
         if alive := is_run_alive(run.folder):

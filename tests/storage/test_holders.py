@@ -1,6 +1,7 @@
 """What a lock holds about its holder, and why a holder counts as dead."""
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
@@ -99,6 +100,11 @@ def test_a_process_that_proc_hides_is_not_gone(tmp_path, monkeypatch):
     unfinished.touch()
     assert lock.find_why_dead(holder, me, 59) is None
     assert lock.find_why_dead(holder, me, 60) == "no sign of life for 60 s"
+    (path := tmp_path / "lock").write_text(json.dumps(holder | {"token": "x", "host": "n1"}))
+    assert lock.describe_dead_holder(tmp_path) == ""
+    os.utime(path, (0, 0))
+    assert lock.describe_dead_holder(tmp_path).endswith(" s") and "no sign of life for " in (
+        lock.describe_dead_holder(tmp_path))
     abandoned.remove_abandoned(tmp_path)
     assert unfinished.exists()
     child.stdin.close()

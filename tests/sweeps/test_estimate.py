@@ -108,10 +108,10 @@ def test_a_round_by_hand(six, settings, trained, evaluated, times, clients):
 @pytest.mark.parametrize("method, after, clients, trained", [
     ("fedavg", "'off'", 0, 0), ("fedavg", "participants", 3, 0), ("fedavg", "all", 6, 3), ("local", "all", 0, 0)])
 def test_what_is_measured_right_after_training_counts(six, method, after, clients, trained):
-    """Each of the clients passes 20 samples forward; those of them that do not take part train four batches first."""
+    """Each of the clients passes its 12 test samples; those of them that do not take part train four batches first."""
     _, case = six(f"method={method}", "train.participation=.5", f"evaluate.after_training={after}")
     part, = list_planned_rounds(case)
-    assert estimate.count_steps_of_evaluation(case, part) == pytest.approx((6 + clients) * 20 / 3 / 10 + trained * 4)
+    assert estimate.count_steps_of_evaluation(case, part) == pytest.approx((6 * 20 + clients * 12) / 3 / 10 + trained * 4)
 
 
 def test_rounds_of_other_work_count_as_many_as_there_are(six):

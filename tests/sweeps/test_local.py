@@ -193,6 +193,13 @@ def test_what_another_sweep_has_begun_or_finished_meanwhile_is_left_alone(sweep,
     assert code == 75 and [line.split("--out ")[1].split("/")[-3] for line in called] == ["a", "d"]
 
 
+def test_the_board_looks_again_at_a_run_whose_turn_has_come(sweep, monkeypatch):
+    """While it waited, another sweep may have begun or finished it."""
+    looked = []
+    monkeypatch.setattr(local.Board, "forget", lambda board, run: looked.append(run.row))
+    assert sweep("")[0] == 0 and looked == ["a", "b", "c"]
+
+
 def test_a_run_that_another_process_holds_by_now_has_not_failed(sweep, plan, tmp_path):
     """Another sweep has started it at the same time, and taken its lock first."""
     (tmp_path / "other").mkdir()

@@ -107,6 +107,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.storage.evidence:decide_state", "found.code_of_failure and found.blame", "found.code_of_failure"),
     ("fedmpi.storage.lock:describe_dead_holder", "FRESH_S <= silence", "0 <= silence"),
     ("fedmpi.storage.lock:describe_dead_holder", " < MAX_SILENCE_S)", ")"),
+    ("fedmpi.storage.lock:describe_dead_holder", 'and read_start_mark(holder["pid"]) != RUNNING', ""),
     ("fedmpi.storage.evidence:gather_evidence", "read_end_behind(folder, dead)",
      "read_end_behind(folder, describe_dead_holder(folder))"),
     ("fedmpi.storage.job_log:read_job_log", 'match["what"] not in IN_USE', 'True'),

@@ -45,7 +45,7 @@ FAULTS: list[tuple[str, str, str]] = [
     # runs on this machine
     ("fedmpi.sweeps.local:Sweep.conclude",
      "errors.FAILED if self.failed else errors.SAVED if self.left else errors.FINISHED",
-     "errors.SAVED if left else errors.FAILED if self.failed else errors.FINISHED"),
+     "errors.SAVED if self.left else errors.FAILED if self.failed else errors.FINISHED"),
     ("fedmpi.sweeps.local:Sweep.__init__", 'outcome.state != "finished"', 'outcome.state == "waiting"'),
     ("fedmpi.sweeps.local:Sweep.__init__", "if run not in self.elsewhere", ""),
     ("fedmpi.sweeps.local:Sweep.go", "len(self.under_way) < self.at_once", "len(self.under_way) <= self.at_once"),
@@ -108,7 +108,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.sweeps.estimate:", '("model", "train", "engine"', '("model", "engine"'),
     # the board and job arrays
     ("fedmpi.sweeps.local:Sweep.is_of_one_run", "os.path.abspath(run.folder)", "run.folder"),
-    ("fedmpi.sweeps.local:Sweep.is_done_elsewhere", "            self.board.forget(run)\n", ""),
+    ("fedmpi.sweeps.local:Sweep.is_done_elsewhere", "        self.board.forget(run)\n", ""),
     ("fedmpi.sweeps.array:submit_runs", "    warn_of_untested(profile)\n", ""),
     ("fedmpi.sweeps.job:plan_job", '    refuse_empty_path("--out", out)\n', ""),
     ("fedmpi.sweeps.shown_measures:check_measures", "not in CHOSEN", "in ()"),
