@@ -37,8 +37,7 @@ def costs(runs, rate=100.):
 
 
 def test_steps_and_bytes(runs):
-    """Two rounds have six clients with three batches each; every round is evaluated, by FedAvg and IFCA right after
-    training, too."""
+    """Two rounds have six clients with three batches each, and are evaluated, by two methods after training, too."""
     case, found = costs(runs)
     evaluated = 2 * case.federation.counts[:, 2].sum() / 3 / 10
     size = 4 * case.method.model.size
@@ -111,7 +110,8 @@ def test_what_is_measured_right_after_training_counts(six, method, after, client
     """Each of the clients passes its 12 test samples; those of them that do not take part train four batches first."""
     _, case = six(f"method={method}", "train.participation=.5", f"evaluate.after_training={after}")
     part, = list_planned_rounds(case)
-    assert estimate.count_steps_of_evaluation(case, part) == pytest.approx((6 * 20 + clients * 12) / 3 / 10 + trained * 4)
+    passed = 6 * 20 + clients * 12
+    assert estimate.count_steps_of_evaluation(case, part) == pytest.approx(passed / 3 / 10 + trained * 4)
 
 
 def test_rounds_of_other_work_count_as_many_as_there_are(six):
