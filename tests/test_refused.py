@@ -26,7 +26,7 @@ def refusal(bench, capsys):
     ("method.lamda=1", "method.lamda is not a setting of FedMHC; its settings are M, lam, anchor, mini_batch"),
     ("method=fedmch", "method 'fedmch' is not known"),
     ("data.clients=5000", "data.clients = 5000: the data set has only 719 samples"),
-    ("data.partition={name: dirichlet, beta: 1e-3, smallest: 150, tries: 20}", "the smallest client never had 150"),
+    ("data.partition={name: dirichlet, beta: 1e-3, smallest: 70, tries: 20}", "the smallest client never had 70"),
     ("data.partition={name: pathological, classes_per_client: 11}", "the data set has 10 classes"),
     ("data={name: arrays, file: /nowhere/x.npz}", "/nowhere/x.npz"),
     ("model=cnn4", "cnn4 needs images of at least 16 x 16"),
