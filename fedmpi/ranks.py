@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import platform
-import re
 from collections import defaultdict
 from importlib.metadata import PackageNotFoundError, version
 from itertools import groupby
@@ -20,7 +19,7 @@ from fedmpi.comm.transport import Transport
 from fedmpi.errors import BadInput
 from fedmpi.json_values import Json, JsonObject
 from fedmpi.own_code.places import PACKAGE
-from fedmpi.text import format_columns, format_spans
+from fedmpi.text import drop_addresses, format_columns, format_spans
 
 if TYPE_CHECKING:
     import torch
@@ -76,13 +75,8 @@ def describe_rank(world: Transport, words: list[object]) -> JsonObject:
     """Return what this rank runs, by name. All but MAY_DIFFER has to be the same on all ranks."""
     return {"host": world.host, CUDA_AWARE: world.cuda_aware, "fedmpi": __version__,
             "Python": platform.python_version(), "torch": read_package_version("torch", "unknown"),
-            "code": hash_source(), "command": " ".join("-" if word is None else describe_word(word) for word in words)}
-
-
-def describe_word(word: object) -> str:
-    """Return a part of a command line as text, which is the same in every process. A function that a Python program
-    gives for a setting has its address in Python's own text."""
-    return re.sub(r" at 0x[0-9a-f]+", "", str(word))
+            "code": hash_source(), "command": " ".join("-" if word is None else drop_addresses(str(word))
+                                                           for word in words)}
 
 
 def read_package_version(package: str, otherwise: str) -> str:

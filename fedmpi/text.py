@@ -38,6 +38,11 @@ def printable(text: object) -> str:
     return CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), str(text))
 
 
+def drop_addresses(text: str) -> str:
+    """Return Python's text of a value without the addresses in it, as of a function, which each process has anew."""
+    return re.sub(" at 0x[0-9a-f]+", "", text)
+
+
 def format_error(error: object) -> str:
     """Return an error's message as a terminal shows it: without control characters, and with words and lines of
     thousands of characters cut."""

@@ -8,7 +8,6 @@ import dis
 import functools
 import hashlib
 import inspect
-import re
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -20,6 +19,7 @@ import numpy as np
 from fedmpi.errors import BadInput
 from fedmpi.own_code.fingerprint import Fingerprint, find_home_modules, hash_module, hash_own_code
 from fedmpi.own_code.places import PACKAGE_NAME, is_own_module
+from fedmpi.text import drop_addresses
 
 # Values that are told by their text.
 PLAIN = (type(None), bool, int, float, complex, str, bytes, range, slice, EllipsisType, PurePath)
@@ -190,7 +190,7 @@ class Definitions:
 
 def describe_annotation(kind: object) -> str:
     """Return the type of a field as text; without the addresses that lambdas in it have."""
-    return re.sub(" at 0x[0-9a-f]+", "", kind if isinstance(kind, str) else repr(kind))
+    return drop_addresses(kind if isinstance(kind, str) else repr(kind))
 
 
 def describe_type(value: object) -> str:

@@ -23,7 +23,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.hints:find_close_name", "if simplify_name(name) in simple", "if name in simple"),
     ("fedmpi.hints:find_close_settings", "if len(key) > 3 and", "if not own and"),
     ("fedmpi.hints:find_close_settings", 'f"_{name}_" in f"_{key}_"', "False"),
-    (ROSTER + "describe_word", 're.sub(r" at 0x[0-9a-f]+", "", str(word))', "str(word)"),
+    (ROSTER + "describe_rank", "drop_addresses(str(word))", "str(word)"),
     # fields of the server alone
     ("fedmpi.method:Method.traffic", "select_sent(shared)", "shared"),
     ("fedmpi.server_only:refuse_server_only", "if not is_sent", "if False"),
