@@ -95,6 +95,9 @@ def begin_records(run: Run, decision: Decision) -> None:
     folder, metrics = decision.folder, run.state.metrics
     if decision.resume:
         run.checkpoints.keep_base(decision.resume)
+    # The result of rounds that are given up; a failure before the next checkpoint would leave it beside older files.
+    if folder.list_later_checkpoints(run.state.round):
+        folder.remove_result()
     folder.rewrite_metrics(metrics)
     known = decision.snapshot.extra.get("history", "") if decision.snapshot else ""
     # A round that was evaluated after its checkpoint, as the last one, is evaluated again. A run without a checkpoint

@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from fedmpi.errors import StorageError
+from fedmpi.paths import is_wrong_path, shorten_path
 
 # What the system says if a folder, or a pipe that nobody reads, has the name of the file.
 IN_ITS_PLACE = {errno.EISDIR, errno.ENXIO, errno.EEXIST}
@@ -68,6 +69,13 @@ def report_failed_writes(path: Path) -> Iterator[None]:
         remedy = ("remove what is in its place" if error.errno in IN_ITS_PLACE else
                   "give a shorter name" if error.errno == errno.ENAMETOOLONG else "free some space or check the folder")
         raise StorageError(f"{path} cannot be written: {describe_reason(error)}; {remedy}") from error
+
+
+def report_failing_disk(path: Path, error: Exception) -> None:
+    """Raise StorageError if it is the disk that keeps a start from the run folder `path`, and not its name."""
+    if isinstance(error, OSError) and not is_wrong_path(error):
+        raise StorageError(f"run folder {shorten_path(path)} cannot be written: {describe_reason(error)}; free some "
+                           "space or check the folder, and start again") from error
 
 
 def sync(path: Path) -> None:

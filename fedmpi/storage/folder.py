@@ -13,9 +13,9 @@ import numpy as np
 from fedmpi.config.load import format_yaml
 from fedmpi.errors import BadInput, FedmpiError, StorageError
 from fedmpi.json_values import JsonObject
-from fedmpi.paths import is_wrong_path, shorten_path, write_text
+from fedmpi.paths import shorten_path, write_text
 from fedmpi.storage import run_files
-from fedmpi.storage.atomic import atomic, describe_reason, report_failed_writes
+from fedmpi.storage.atomic import atomic, describe_reason, report_failed_writes, report_failing_disk
 from fedmpi.storage.background import BackgroundWrite
 from fedmpi.storage.history import History
 from fedmpi.storage.listing import ASIDE_NAMES, holds_checkpoint, list_checkpoints, match_files, parse_round
@@ -49,16 +49,16 @@ class RunFolder:
 
         Args:
             resume: it may hold a run.
-            new: the caller has just made it."""
+            new: the caller has just made it.
+
+        Raises StorageError if the disk fails, after which the start may be tried again."""
         path = Path(path)
         try:
             new = new or not path.exists()
             path.mkdir(parents=True, exist_ok=True)
             folder = cls(path, Lock(path), new)
         except (OSError, ValueError) as error:
-            if isinstance(error, OSError) and not is_wrong_path(error):
-                raise StorageError(f"run folder {shorten_path(path)} cannot be written: {describe_reason(error)}; free "
-                                   "some space or check the folder, and start again") from error
+            report_failing_disk(path, error)
             # A ValueError says that the name holds a NUL character.
             raise BadInput(f"run folder {shorten_path(path)} cannot be written: {describe_reason(error)}; "
                            "choose another --out") from None
@@ -71,6 +71,7 @@ class RunFolder:
                                "continue it with --resume auto, or choose another --out")
         except (BadInput, OSError) as error:
             folder.release()
+            report_failing_disk(path, error)
             if isinstance(error, BadInput):
                 raise
             raise BadInput(f"{folder.checkpoints} cannot be made: {describe_reason(error)}; choose another --out"
@@ -221,6 +222,10 @@ class RunFolder:
         self.check_lock()
         self.history.save()
 
+    def list_later_checkpoints(self, round: int) -> list[Path]:
+        """List the checkpoints after `round`, the newest first."""
+        return [path for path in list_checkpoints(self.checkpoints) if parse_round(path) > round]
+
     def set_later_checkpoints_aside(self, round: int, resumed: Path | None = None) -> str | None:
         """Rename the checkpoints after `round`, after which the run goes on in another way: else `--resume auto` would
         take them. Of those set aside before, only the latest stay. Returns what to tell the user, None if there are
@@ -228,7 +233,7 @@ class RunFolder:
 
         Args:
             resumed: the checkpoint from which the run goes on; it is not deleted."""
-        later = [path for path in list_checkpoints(self.checkpoints) if parse_round(path) > round]
+        later = self.list_later_checkpoints(round)
         if not later:
             return None
         self.check_lock()

@@ -25,6 +25,8 @@ from fedmpi.storage.sealed import RowsSpec, SealedFile, open_own, write_sealed
 
 HISTORY_KIND = "history"
 PART_BYTES = 8 << 20
+# So many damaged histories stay, so that a job that is restarted on a bad disk does not fill it.
+MOST_DAMAGED = 5
 HistoryTable = dict[str, np.ndarray]
 
 
@@ -62,7 +64,8 @@ class History:
         """Write what was noted. Raises StorageError, and DamagedFile if the part that grows cannot be read."""
         if not self.pending:
             return
-        last = self.last or self.read_last()
+        # Kept even if the write fails: it may have renamed the file, which then holds the rounds already.
+        last = self.last = self.last or self.read_last()
         if sum(values.nbytes for values in last.table.values()) >= PART_BYTES:
             folder = self.path.with_suffix("")
             with report_failed_writes(folder):
@@ -178,16 +181,22 @@ def list_parts(path: Path) -> list[Path]:
 
 
 def put_parts_aside(path: Path, parts: list[Path]) -> list[str]:
-    """Rename the parts of a damaged history, of which history.h5 has this `path`; return their new names."""
-    for part in parts:
+    """Rename the parts of a damaged history, of which history.h5 has this `path`; return their new names. Those of
+    earlier ones stay, until there are MOST_DAMAGED."""
+    for number in range(1, MOST_DAMAGED + 1):
+        names = [make_aside_name(part, number) for part in parts]
+        if not any(os.path.lexists(path.with_name(name)) for name in names):
+            break
+    for part, name in zip(parts, names, strict=True):
         with report_failed_writes(part):
-            os.replace(part, path.with_name(make_aside_name(part)))
-    return [make_aside_name(part) for part in parts]
+            os.replace(part, path.with_name(name))
+    return names
 
 
-def make_aside_name(path: Path) -> str:
-    """Return the name that a part of a damaged history gets, beside history.h5."""
-    return "history-damaged.h5" if path.name == run_files.HISTORY else f"history-damaged-{path.name}"
+def make_aside_name(path: Path, number: int) -> str:
+    """Return the name that a part of the first, second, ... damaged history gets, beside history.h5."""
+    stem = "history-damaged" + f"-{number}" * (number > 1)
+    return f"{stem}.h5" if path.name == run_files.HISTORY else f"{stem}-{path.name}"
 
 
 def write_part(part: Part) -> None:

@@ -170,12 +170,33 @@ def test_a_finished_run_keeps_its_result_on_a_full_disk(start, monkeypatch):
     assert (ONE / "result.json").read_bytes() == kept
 
 
-def test_a_disk_that_is_full_at_the_start_is_no_wrong_path(tmp_path, monkeypatch):
-    def fill(path, **_):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-    monkeypatch.setattr(Path, "mkdir", fill)
-    with pytest.raises(StorageError, match="run folder .*/r cannot be written: No space left on device; free "):
+def test_going_back_from_a_result_that_fails_at_the_start_is_not_finished(start, bench, monkeypatch):
+    """Else the result would stay beside the records of the older round, and the next start would call that finished."""
+    digest, lines = read_digest(bench, ONE), (ONE / "metrics.jsonl").read_text().count("\n")
+
+    def fill(*_):
+        raise StorageError("history.h5 cannot be written: No space left on device")
+    with monkeypatch.context() as full, pytest.raises(FedmpiError, match="No space left"):
+        full.setattr(RunFolder, "truncate_history", fill)
+        start(out=ONE, resume=str(ONE / "checkpoints" / "round-000002.h5"))
+    assert (ONE / "metrics.jsonl").read_text().count("\n") < lines
+    assert start(out=ONE, resume="auto") == 0
+    assert read_digest(bench, ONE) == digest and (ONE / "metrics.jsonl").read_text().count("\n") == lines
+
+
+@pytest.mark.parametrize("failing, call, number", [
+    ("r", "mkdir", errno.ENOSPC), ("checkpoints", "mkdir", errno.ESTALE), ("log.txt", "exists", errno.EIO)])
+def test_a_disk_that_fails_at_the_start_is_no_wrong_path(tmp_path, monkeypatch, failing, call, number):
+    kept = getattr(Path, call)
+
+    def fail(path, *words, **options):
+        if path.name == failing:
+            raise OSError(number, os.strerror(number), str(path))
+        return kept(path, *words, **options)
+    monkeypatch.setattr(Path, call, fail)
+    with pytest.raises(StorageError, match=f"run folder .*/r cannot be written: {os.strerror(number)}; free "):
         RunFolder.claim(tmp_path / "r", resume=True)
+    assert not (tmp_path / "r" / "lock").exists()
 
 
 def test_whose_checkpoint_a_file_is(start, monkeypatch):

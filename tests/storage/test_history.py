@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from fedmpi.errors import StorageError
+from fedmpi.storage import atomic
 from fedmpi.storage import history as module
 from fedmpi.storage.history import History, list_parts, read_history
 from fedmpi.storage.seal import DamagedFile
@@ -160,6 +161,49 @@ def test_a_disk_that_refuses_costs_no_round(tmp_path, monkeypatch):
     history.append(3, measures(3))
     history.save()
     check(path, 1, 2, 3)
+
+
+def test_a_flush_that_is_refused_after_the_rename_doubles_no_round(tmp_path, small_parts, monkeypatch):
+    path = tmp_path / "history.h5"
+    write(path, 1)
+    for first in (2, 5):      # the last part has room for a round; a new one is needed
+        history = History(path)
+        with monkeypatch.context() as failing:
+            failing.setattr(atomic, "sync", lambda path: path.is_dir() and refuse(5))
+            history.append(first, measures(first))
+            with pytest.raises(StorageError, match="cannot be written: Input/output error"):
+                history.save()
+        for round in range(first + 1, first + 3):
+            history.append(round, measures(round))
+            history.save()
+        check(path, *range(1, first + 3))
+
+
+def test_damaged_histories_do_not_replace_each_other(tmp_path, small_parts):
+    """A restart from a checkpoint before the damage finds a new history that the checkpoint does not know."""
+    path, kept = tmp_path / "history.h5", []
+    for count in range(module.MOST_DAMAGED + 2):
+        write(path, *range(1, 5 + count))
+        known = History(path)
+        assert known.truncate(9) is None
+        kept.append(spoil_byte(path, count))
+        said = History(path).truncate(9, known.chain)
+        number = "" if count == 0 else f"-{min(count + 1, module.MOST_DAMAGED)}"
+        assert f"kept as history-damaged{number}.h5, history-damaged{number}-000004.h5" in said
+    found = {file.read_bytes() for file in tmp_path.glob("history-damaged*.h5")}
+    assert {*kept[:module.MOST_DAMAGED - 1], kept[-1]} <= found and kept[-2] not in found
+
+
+def spoil_byte(path, offset: int) -> bytes:
+    """Change the byte that is so far behind the middle of a file; return what the file then holds."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2 + offset] ^= 1
+    path.write_bytes(content)
+    return bytes(content)
+
+
+def refuse(number: int):
+    raise OSError(number, os.strerror(number))
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, lambda path: os.symlink("/nowhere/at/all", path)])

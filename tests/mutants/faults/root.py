@@ -82,6 +82,8 @@ FAULTS: list[tuple[str, str, str]] = [
     (PREPARATION + "begin_records", "if decision.resume:", "if False:"),
     (PREPARATION + "begin_records", "run.state.round, decision.resume", "run.state.round"),
     (PREPARATION + "begin_records", "default=-1)", "default=0)"),
+    (PREPARATION + "begin_records", "if folder.list_later_checkpoints(run.state.round):", "if False:"),
+    (PREPARATION + "begin_records", "if folder.list_later_checkpoints(run.state.round):", "if True:"),
     (PREPARATION + "begin_records", "    if not run.is_over:\n        folder", "    if True:\n        folder"),
     (PREPARATION + "begin_records", "    folder.rewrite_metrics(metrics)\n", ""),
     ("fedmpi.task:Task.score", ":.{SCORE_DIGITS}g}", "}"),
