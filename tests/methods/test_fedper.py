@@ -98,11 +98,11 @@ def test_no_personal_part_is_shared(name):
     assert numbers == 2 * (model.head.size if name == "lg_fedavg" else model.base.size)
 
 
-@pytest.mark.parametrize("name", ["fedper", "fedrep"])
-def test_a_client_keeps_no_more_than_its_head_in_memory(name):
+@pytest.mark.parametrize("name, block", [("fedper", "head"), ("fedrep", "head"), ("lg_fedavg", "base")])
+def test_a_client_keeps_no_more_than_its_part_in_memory(name, block):
     found = run(name)
-    c = found.who(0).ids[0]
-    assert found.mine(c).h.untyped_storage().nbytes() == 4 * found.method.model.head.size
+    kept, = found.mine(found.who(0).ids[0])
+    assert kept.untyped_storage().nbytes() == 4 * getattr(found.method.model, block).size
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -79,6 +79,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.methods.fedamp:FedAMP.weigh_by_distance", "pairs[pairs > 0]", "pairs"),
     ("fedmpi.methods.ditto:Ditto.client", "pull=[(shared.w, self.lam, None)]", "pull=[(mine.v, self.lam, None)]"),
     # a mean without its weights
+    ("fedmpi.methods.lg_fedavg:LGFedAvg.client", ".clone()", ""),
     ("fedmpi.methods.fedper:FedPer.server", "up.phi.mean(who.sizes)", "up.phi.mean()"),
     ("fedmpi.methods.pfedme:PFedMe.server", "up.w.mean(who.sizes)", "up.w.mean()"),
     ("fedmpi.methods.pfedcam:PFedCAM.server", "who.some_are_absent", "False"),
