@@ -166,6 +166,8 @@ def run_decision(world: Transport, context: RankContext, decision: Decision, qui
         return code
     except errors.CallbackError as error:
         progress.note(format_end_by_callback(run.state.round, error.__cause__))
+        if lost := decision.folder.release():
+            progress.note(lost)
         run.pool.call(OrderPerformer.stop, np.int64(errors.SAVED))
         raise
     # The user's own code may raise the last two.
@@ -214,12 +216,13 @@ def make_failure_logger(progress: Progress, folder: RunFolder, refused: bool = F
     to go on, too, unless this start was refused, perhaps because its checkpoint cannot be continued."""
     def log_failure(message: str) -> str:
         progress.note(message)
-        folder.release()
+        if lost := folder.release():
+            progress.note(lost)
         first, trace = split_traceback(message, folder.log_path)
         remedy = "" if refused else describe_saved(folder.path)
         if not remedy and first.endswith(errors.ROUND_GIVEN_UP):
             remedy = f"\nnothing is saved yet; start again with --out {folder.path} --resume auto, which begins anew"
-        return first + trace + remedy
+        return first + trace + f"\n{lost}" * bool(lost) + remedy
     return log_failure
 
 

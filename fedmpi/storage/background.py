@@ -91,6 +91,12 @@ class BackgroundWrite(Generic[Block]):
         self.end(Abandoned("the run ended before the last block"))
         self.thread.join()
 
+    def describe_loss(self) -> str:
+        """Return what to tell the user of a write that failed by itself, "" of any other."""
+        if self.error is None or isinstance(self.error, Abandoned):
+            return ""
+        return f"what was being written is lost, too: {self.error}"
+
     def result(self) -> Path:
         """Wait for the end of the write and return the path. Raises the error of the write."""
         self.wait()

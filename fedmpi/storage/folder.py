@@ -117,11 +117,13 @@ class RunFolder:
         """Say whether a run has left its configuration, result or checkpoints here."""
         return holds_run(self.path)
 
-    def release(self) -> None:
-        """Unlock the folder, once nothing is written in it any more."""
-        if write := self._background:
+    def release(self) -> str:
+        """Unlock the folder, once nothing is written in it any more. Returns what to tell the user of that write."""
+        write, self._background = self._background, None
+        if write:
             write.wait()
         self.lock.release()
+        return write.describe_loss() if write else ""
 
     def begin_write(self, write: BackgroundWrite[dict[str, np.ndarray]]) -> None:
         """Note what is written while training goes on: the folder stays locked until it ends."""

@@ -193,6 +193,40 @@ def test_a_run_that_fails_keeps_the_checkpoint_that_is_being_written(whole, monk
     assert whole.saved("failing")[-1].name == "round-000002.h5"
 
 
+@pytest.mark.parametrize("ends", ["by a client", "by its program"])
+def test_a_run_that_ends_while_the_disk_refuses_says_so(whole, monkeypatch, ends):
+    """The write of round 2 fails while round 3 goes on, and nobody asks for it any more."""
+    name, method = f"refused {ends}", {"name": "tests.server.test_asynchronous:InPlace", "M": 2}
+    write, wait, asked, writes = checkpoint.write_checkpoint, BackgroundWrite.wait, threading.Event(), []
+
+    def refuses(folder, snapshot, pieces):
+        if snapshot.round == 2:
+            assert asked.wait(600)
+            raise StorageError("round-000002.h5 cannot be written: No space left on device")
+        return write(folder, snapshot, pieces)
+
+    def waited(background):
+        writes.append(background)
+        if background is not writes[0]:
+            asked.set()
+        wait(background)
+
+    def on_round(line):
+        if line["round"] == 3:
+            raise ZeroDivisionError("enough")
+    monkeypatch.setattr(checkpoint, "write_checkpoint", refuses)
+    monkeypatch.setattr(BackgroundWrite, "wait", waited)
+    options = {"on_round": on_round} if ends == "by its program" else {"method": method | {"bad_round": 2}}
+    with pytest.raises((FedmpiError, ZeroDivisionError)) as told:
+        fedmpi.run(whole.config, out=whole.out(name), quiet=True, rounds=5, **{"checkpoint.asynchronous": True,
+                   "method": method} | options)
+    lost = "what was being written is lost, too: round-000002.h5 cannot be written: No space left on device"
+    assert (whole.out(name) / "log.txt").read_text().count(lost) == 1
+    if ends == "by a client":
+        assert f"\n{lost}\nsaved so far: " in str(told.value)
+    assert whole.saved(name)[-1].name == "round-000001.h5" and not (whole.out(name) / "lock").exists()
+
+
 def test_the_first_is_waited_for_if_there_is_a_deadline(ready):
     """The run has to know how long a checkpoint takes; after that it trains on."""
     run, asked = ready(ON, "checkpoint.every=1", "rounds=4", deadline=Deadline(2**40, "the job")), []

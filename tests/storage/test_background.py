@@ -44,6 +44,20 @@ def test_feeding_waits_for_the_disk_if_too_many_blocks_wait():
     assert len(most) == 20 and max(most) <= 3
 
 
+@pytest.mark.parametrize("failing, said", [
+    (True, "what was being written is lost, too: the disk is full"), (False, "")])
+def test_only_a_write_that_failed_by_itself_is_a_loss_to_tell_of(failing, said):
+    """A run that fails while it hands the blocks over gives the write up, and says why it failed."""
+    def write(blocks):
+        if failing:
+            raise StorageError("the disk is full")
+        return Path(str([*blocks]))
+    background = BackgroundWrite(write, 9)
+    background.blocks.put(1)
+    background.wait()
+    assert background.path is None and background.describe_loss() == said
+
+
 @pytest.mark.parametrize("taken", [0, 1, 5])
 def test_an_error_of_the_write_reaches_the_main_thread(taken):
     """The error may happen anywhere, also after the last block; the remaining blocks are thrown away."""

@@ -62,7 +62,7 @@ FAULTS: list[tuple[str, str, str]] = [
     (RUN + "make_failure_logger", "if not remedy and first", "if first"),
     (RUN + "note_for_rank_0", "if log.is_file()", "if True"),
     (RUN + "make_failure_logger", "first.endswith(errors.ROUND_GIVEN_UP)", "False"),
-    (RUN + "make_failure_logger", "        folder.release()\n", ""),
+    (RUN + "make_failure_logger", "folder.release()", "''"),
     (PREPARATION + "choose_engine",
      "run.state.engine_why = snapshot.extra.get(\"engine_why\", run.state.engine_why)", "pass"),
     (PREPARATION + "prepare_run", "elif decision.wants_newest:", "else:"),
@@ -148,4 +148,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.preparation:prepare_run", "folder.store_clients(clients)", "folder.store_clients('')"),
     ("fedmpi.preparation:make_run", "[*before, *decision.accepted]", "decision.accepted"),
     ("fedmpi.session:explain_failure", "context.has_begun and context.round > 0", "False"),
-    ("fedmpi.session:explain_failure", "own and not context.has_begun", "own")]
+    ("fedmpi.session:explain_failure", "own and not context.has_begun", "own"),
+    ("fedmpi.session:make_failure_logger", '+ f"\\n{lost}" * bool(lost) ', ""),
+    ("fedmpi.session:make_failure_logger", "progress.note(lost)", "pass"),
+    ("fedmpi.session:run_decision", "progress.note(lost)", "pass")]

@@ -85,6 +85,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.storage.lock:read_start_mark", 'if state in "ZX"', 'if state in "X"'),
     # what is told and counted
     ("fedmpi.storage.folder:RunFolder.release", "            write.wait()\n", "            pass\n"),
+    ("fedmpi.storage.background:BackgroundWrite.describe_loss", " or isinstance(self.error, Abandoned)", ""),
     ("fedmpi.storage.folder:RunFolder.end_write", "wait or write.done", "wait"),
     ("fedmpi.storage.folder:RunFolder.end_write", "        try:\n            return write.result(), write.seconds\n",
      "        self._background = None\n        try:\n            return write.result(), write.seconds\n"),
