@@ -15,6 +15,7 @@ from types import ModuleType
 import numpy as np
 
 from fedmpi.comm.departure import Departures
+from fedmpi.comm.ending import LOOK_S, Ending
 from fedmpi.comm.gpu_staging import is_cuda_aware, wait_for_gpu
 from fedmpi.comm.launcher import drain, refuse_lonely, shares_cores, was_started_by_srun
 from fedmpi.comm.transport import Buffer, Request, Solo, Transport, mark_collective
@@ -34,9 +35,9 @@ SHORTEST_SLEEP_S, LONGEST_SLEEP_S = 1e-4, 2e-3
 SLEEP_DIVISOR = 16
 # Rank 0 leaves srun so long after the workers if its exit code is not 0.
 LEAVE_AFTER_WORKERS_S = .5
-# MPI must take a worker's message of failure within so long; look that often whether it did.
-SEND_FAILURE_S, LOOK_S = 2., .01
-# Rank 0 has so long to end the job, on a crowded machine too, before the worker does it.
+# MPI must take a worker's message of failure within so long.
+SEND_FAILURE_S = 2.
+# Rank 0 has so long to begin to end the job, on a crowded machine too, before the worker ends it.
 END_BY_RANK_0_S = 60.
 MAX_FAILURE_BYTES = 60_000
 
@@ -53,7 +54,7 @@ class World(Transport):
         local = self.comm.Split_type(mpi.COMM_TYPE_SHARED)
         self.local_rank = local.rank
         local.Free()
-        self.failing, self.departures = threading.Lock(), Departures(mpi)
+        self.failing, self.departures, self.ending = threading.Lock(), Departures(mpi), Ending(mpi)
         # Memory for a part of a sum that another rank sends, kept from sum to sum.
         self._scratch = np.empty(0, np.uint8)
 
@@ -207,9 +208,12 @@ class World(Transport):
             # Another thread is ending the job.
             threading.Event().wait()
         try:
-            if self.rank and tell and self._send_failure(message, code):
+            if self.rank == 0:
+                with suppress(Exception):
+                    self.ending.tell_workers()
+            elif tell and self._send_failure(message, code):
                 # Rank 0 ends the job; if it cannot, this rank does.
-                time.sleep(END_BY_RANK_0_S)
+                self.ending.wait(END_BY_RANK_0_S)
             if self.on_failure:
                 with suppress(Exception):
                     message = self.on_failure(message)
@@ -222,11 +226,11 @@ class World(Transport):
             os._exit(code)
 
     def _send_failure(self, message: str, code: int) -> bool:
-        """Send rank 0 why this rank failed; return whether MPI took it in time."""
+        """Send rank 0 why this rank failed; return whether MPI took it in time, or rank 0 ends the job anyway."""
         text = np.frombuffer(bytes([code]) + message.encode(errors="backslashreplace")[:MAX_FAILURE_BYTES], np.uint8)
         request = self.comm.Isend(text, 0, FAILURE_TAG)
         for _ in range(round(SEND_FAILURE_S / LOOK_S)):
-            if request.Test():
+            if request.Test() or self.ending.has_begun():
                 return True
             time.sleep(LOOK_S)
         return False

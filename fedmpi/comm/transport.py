@@ -70,7 +70,7 @@ class Transport(ABC):
     # runs while ranks work, see heartbeat.py
     heartbeat: Closable | None = None
     # A rank may set it: it is called with the message of a failure before the job ends, and returns what to print. That
-    # of a worker is called only if rank 0 does not answer, as its heartbeat found, or did not end the job for it.
+    # of a worker is called only if rank 0 does not answer, as its heartbeat found, or did not begin to end the job.
     on_failure: Callable[[str], str] | None = None
     # Rank 0 may set it: it is called while rank 0 waits for the others, until all have met once, and may raise.
     while_waiting: Callable[[], None] | None = None

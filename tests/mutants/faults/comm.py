@@ -55,7 +55,10 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.comm.mpi_world:World.fail", "if self.on_failure:", "if self.on_failure and (self.rank == 0 or not tell):"),
     ("fedmpi.comm.mpi_world:World._wait_for", "waited > FIRST_SLEEP_AFTER_S", "waited > LONGEST_SLEEP_S"),
     ("fedmpi.comm.mpi_world:World._wait_for", "waited / SLEEP_DIVISOR", "waited / 2"),
-    ("fedmpi.comm.mpi_world:World.fail", "            time.sleep(END_BY_RANK_0_S)", "            pass"),
+    ("fedmpi.comm.mpi_world:World.fail", "            self.ending.wait(END_BY_RANK_0_S)", "            pass"),
+    ("fedmpi.comm.mpi_world:World.fail", "                    self.ending.tell_workers()", "                    pass"),
+    ("fedmpi.comm.mpi_world:World._send_failure", " or self.ending.has_begun()", ""),
+    ("fedmpi.comm.ending:Ending.wait", "                threading.Event().wait()", "                pass"),
     ("fedmpi.comm.mpi_world:World.close", "os._exit(0)", "os._exit(code)"),
     ("fedmpi.comm.mpi_world:World.close", "            time.sleep(LEAVE_AFTER_WORKERS_S)", "            pass"),
     # who hangs, who speaks
