@@ -61,7 +61,7 @@ class FedBABU(Method):
 
     def client(self, shared: Shared, mine: Nothing, data: ClientData) -> tuple[Nothing, Up]:
         w = data.descend(self.model, self.add_head(shared.phi), only=self.model.phi)
-        return mine, Up(w[self.model.phi])
+        return mine, Up(w[self.model.phi].clone())
 
     def server(self, shared: Shared, up: RowsByField, who: Participants) -> Shared:
         return Shared(up.phi.mean(who.sizes))

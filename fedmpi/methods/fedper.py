@@ -44,8 +44,8 @@ class FedPer(Method):
 
     def client(self, shared: Shared, mine: Mine, data: ClientData) -> tuple[Mine, Up]:
         w = data.descend(self.model, self.model.join(shared.phi, mine.h))
-        # The head is copied, because a slice would keep all of w in memory
-        return Mine(w[self.model.h].clone()), Up(w[self.model.phi])
+        # Both parts are copied, because a slice would keep all of w in memory
+        return Mine(w[self.model.h].clone()), Up(w[self.model.phi].clone())
 
     def fit_head(self, shared: Shared, mine: Mine, data: ClientData) -> Tensor:
         """Return the client's head after training with phi as downloaded."""

@@ -38,4 +38,4 @@ class FedRep(FedPer):
     def client(self, shared: Shared, mine: Mine, data: ClientData) -> tuple[Mine, Up]:
         h = self.fit_head(shared, mine, data)
         w = data.descend(self.model, self.model.join(shared.phi, h), only=self.model.phi)
-        return Mine(h), Up(w[self.model.phi])
+        return Mine(h), Up(w[self.model.phi].clone())

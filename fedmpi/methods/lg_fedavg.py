@@ -44,8 +44,8 @@ class LGFedAvg(Method):
 
     def client(self, shared: Shared, mine: Mine, data: ClientData) -> tuple[Mine, Up]:
         w = data.descend(self.model, self.model.join(mine.phi, shared.h))
-        # The extractor is copied, because a slice would keep all of w in memory.
-        return Mine(w[self.model.phi].clone()), Up(w[self.model.h])
+        # Both parts are copied, because a slice would keep all of w in memory
+        return Mine(w[self.model.phi].clone()), Up(w[self.model.h].clone())
 
     def serve_newcomer(self, shared: Shared, mine: Mine, data: ClientData) -> Tensor:
         return data.descend(self.model, self.model.join(mine.phi, shared.h))
