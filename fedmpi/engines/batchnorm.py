@@ -9,6 +9,7 @@ personal models in that state keep theirs. Methods declare which fields hold vec
 Legend: d entries of a vector, r running statistics of a model."""
 from __future__ import annotations
 
+import copy
 import dataclasses
 from typing import TYPE_CHECKING
 
@@ -105,6 +106,14 @@ class LocalBatchNorm(Method):
         own, row = split_state(mine)
         return super().trained(self._with(shared, row), own, self._with(up, row))
 
+    def traffic(self, shared: State, up: State) -> tuple[int, int]:
+        """Return the bytes that one participant needs to receive and to send: all but the statistics, which stay at
+        the clients."""
+        bare, message = copy.copy(self), self.message_template()
+        # The method's own `traffic` may count its message, once or several times
+        vars(bare)["message_template"] = lambda: None if message is None else self._shortened(message)
+        return super(LocalBatchNorm, bare).traffic(self._shortened(shared), self._shortened(up))
+
     def _addressed(self, data: ClientData, row: Tensor) -> LoopData:
         """Return the same data, whose message has the client's own statistics (r,)."""
         # Engine `vmap` refuses networks with BatchNorm.
@@ -116,16 +125,24 @@ class LocalBatchNorm(Method):
         return type(state)(*(value if isinstance(value, NotSent) else self._replaced(type(state), name, value, row)
                              for name, value in state._asdict().items()))
 
-    def _replaced(self, state: type, name: str, value: Tensor, row: Tensor | None) -> Tensor:
+    def _shortened(self, state: State) -> State:
+        """Return a NamedTuple whose vectors are as long as what travels of them. Only lengths count, so these are
+        views, and not of those numbers."""
+        fields = {name: self._find_statistics(type(state), name, value)[0] for name, value in state._asdict().items()
+                  if not isinstance(value, NotSent)}
+        return state._replace(**{name: getattr(state, name)[..., sum(part.stop - part.start for part in buffers):]
+                                 for name, buffers in fields.items() if buffers})
+
+    def _find_statistics(self, state: type, name: str, value: Tensor) -> tuple[list[slice], int]:
+        """Return the slices of the statistics in a field, and where those begin among all of a model (r,)."""
         model = self.model
         kind = find_kind_of_field(model, state, name, value.shape[-1]) if value.ndim else None
-        if kind is None:
-            return value
-        # where the head's statistics begin in `row`
         first = sum(part.stop - part.start for part in model.base.buffers)
-        buffers, at = {HEAD: (model.head.buffers, first), BASE: (model.base.buffers, 0), WHOLE: (model.buffers, 0)}[
-            kind
-        ]
+        return {HEAD: (model.head.buffers, first), BASE: (model.base.buffers, 0), WHOLE: (model.buffers, 0),
+                None: ([], 0)}[kind]
+
+    def _replaced(self, state: type, name: str, value: Tensor, row: Tensor | None) -> Tensor:
+        buffers, at = self._find_statistics(state, name, value)
         value = value.clone() if buffers else value
         for part in buffers:
             length = part.stop - part.start

@@ -130,8 +130,9 @@ class FedFomo(Method):
         return Shared(affinity)
 
     def traffic(self, shared: Shared, up: Up) -> tuple[int, int]:
-        # A client receives M models, and sends w_i and its weights
-        return nbytes(self.message_template()), nbytes((self.model.start,)) + nbytes(up)
+        # A client receives M models, and sends w_i, which is as long as each of them, and its weights
+        received = nbytes(self.message_template())
+        return received, received // self.M + nbytes(up)
 
     def personal(self, shared: Shared, mine: Mine, data: ClientData) -> Tensor:
         return mine.w

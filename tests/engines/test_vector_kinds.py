@@ -65,3 +65,31 @@ def test_a_method_that_declares_no_vectors_needs_the_average():
     bound = batchnorm.bind_method(Undeclared(), model_of("average"))
     assert bound.global_model(bound.init(1)[0]) is None
     assert method("fedavg", bound.model).global_model(bound.init(1)[0]) is None
+
+
+def count_numbers(name, policy, head=(), **settings):
+    """Return how many float32 numbers a client receives and sends, and its method."""
+    found = lab(name, policy, head, **settings)
+    down, up = found.checked.traffic(found.shared)
+    return down / 4, up / 4, found.method
+
+
+@pytest.mark.parametrize("name, down, up, also", [("fedavg", 1, 1, 0), ("fedprox", 1, 1, 0), ("ditto", 1, 1, 0),
+                                                  ("fedfomo", 3, 1, 4), ("fesem", 2, 1, 0)])
+def test_statistics_that_stay_at_the_client_are_not_counted_as_sent(name, down, up, also):
+    """Statistics that are averaged travel, and those that are the client's own do not."""
+    settings = {"fedfomo": {"M": 3}, "fesem": {"k": 2}}.get(name, {})
+    received, sent, kept = count_numbers(name, "average", **settings)
+    d = kept.model.size
+    assert (received, sent) == (down * d, up * d + also)
+    received, sent, kept = count_numbers(name, "local", **settings)
+    assert kept.model.size == d and (received, sent) == (down * (d - 24), up * (d - 24) + also)
+
+
+@pytest.mark.parametrize("name, part", [("fedper", "base"), ("fedrep", "base"), ("lg_fedavg", "head")])
+def test_nor_are_those_of_a_part_that_is_sent(name, part):
+    received, sent, kept = count_numbers(name, "local", head=("5", "6", "8"))
+    net = getattr(kept.model, part)
+    statistics = sum(block.stop - block.start for block in net.buffers)
+    assert 0 < statistics < 24 and received == sent == net.size - statistics
+    assert count_numbers(name, "average", head=("5", "6", "8"))[:2] == (net.size, net.size)

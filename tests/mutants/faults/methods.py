@@ -164,6 +164,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.methods.fedmhc:FedMHC.server", "found.centres(h, old", "found.centres(points, old"),
     ("fedmpi.methods.fedmhc_ah:FedMHCAH.server", "zero_statistics(heads, self.model.head.buffers)", "heads"),
     ("fedmpi.methods.fedcr:FedCR.server", "(precision > 0).all(1", "precision.any(1"),
+    ("fedmpi.methods.fedfomo:FedFomo.traffic", "received // self.M", "nbytes((self.model.start,))"),
     # slices that would keep the whole model in memory
     ("fedmpi.methods.lg_fedavg:LGFedAvg.client", "phi].clone()", "phi]"),
     ("fedmpi.methods.lg_fedavg:LGFedAvg.client", "h].clone()", "h]"),
