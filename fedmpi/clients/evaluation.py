@@ -24,9 +24,8 @@ from fedmpi.clients.measures import (
     CLIENT_MEASURES,
     Measure,
     measure_errors,
-    measure_logits,
     measure_predictions,
-    measure_targets,
+    measure_samples,
     predict_classes,
 )
 from fedmpi.clients.sample_cache import SampleCache
@@ -167,13 +166,18 @@ class Evaluator:
         """Return the mean loss of hosted clients on their training samples, (n,), by which the round chooses: of
         the weights that they are evaluated with, before these are adapted."""
         hosted, checked = self.hosted, self.hosted.checked
+
+        def measure(client: int, weights: Weights) -> Tensor:
+            x, y = hosted.get_training_samples(client)
+            return compute_loss(self.compute_logits(weights, x), y)
         with hosted.timed("evaluate"):
-            first = {client: checked.unadapted(hosted.shared, hosted.store.read(client)) for client in clients}
-            rest = [client for client, weights in first.items() if weights is None]
-            first |= dict(hosted.apply(checked.personal, rest, hosted.shared, round))
-            losses = [compute_loss(self.compute_logits(first[client], x), y) for client in clients
-                      for x, y in [hosted.get_training_samples(client)]]
-            return torch.stack(losses).double().cpu().numpy() if losses else np.empty(0)
+            # Losses wait and not weights, of which all candidates' may fill the memory
+            losses = {client: measure(client, weights) for client in clients
+                      if (weights := checked.unadapted(hosted.shared, hosted.store.read(client))) is not None}
+            rest = [client for client in clients if client not in losses]
+            losses |= {client: measure(client, weights)
+                       for client, weights in hosted.apply(checked.personal, rest, hosted.shared, round)}
+            return torch.stack([losses[client] for client in clients]).double().cpu().numpy() if losses else np.empty(0)
 
     def get_samples(self, client: int, part: int = 0) -> tuple[Tensor, Tensor]:
         """Return the samples x (s, ...), y (s,) of a part on which a client's models are measured."""
@@ -265,11 +269,6 @@ def describe_form(weights: Weights) -> tuple[str, ...]:
     """Return what is the same for weights that can be stacked: how tensors are nested, and their shapes and types."""
     leaves, tree = flatten_tree(weights)
     return str(tree), *(f"{tuple(leaf.shape)} {leaf.dtype}" for leaf in leaves)
-
-
-def measure_samples(outputs: Tensor, y: Tensor) -> np.ndarray:
-    """Return the measures of outputs (s, c) for labels y (s,) int64, or for float targets y."""
-    return measure_targets(outputs, y) if y.is_floating_point() else measure_logits(outputs, y)
 
 
 def read_score(rows: Sequence[np.ndarray], n: int, classes: int) -> np.ndarray:

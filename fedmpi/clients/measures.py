@@ -32,6 +32,11 @@ CLIENT_MEASURES = ("correct", "tested", "loss", "f1")
 TARGET_MEASURES = ("squared_error", "tested", "loss", "mae")
 
 
+def measure_samples(outputs: Tensor, y: Tensor) -> np.ndarray:
+    """Return the measures of outputs (s, c) for labels y (s,) int64, or for float targets y."""
+    return measure_targets(outputs, y) if y.is_floating_point() else measure_logits(outputs, y)
+
+
 def measure_logits(logits: Tensor, y: Tensor) -> np.ndarray:
     """Return the CLIENT_MEASURES of a client from its logits (n, c) and labels (n,)."""
     loss = float(F.cross_entropy(logits, y, reduction="sum"))

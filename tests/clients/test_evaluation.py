@@ -1,6 +1,8 @@
 """The measures of a rank's clients: on which samples, of which weights, and for which clients."""
 from __future__ import annotations
 
+import weakref
+from dataclasses import dataclass
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,6 +14,7 @@ from fedmpi.clients import hosted as module
 from fedmpi.config.schema import Checkpoint, Data, Evaluate, Server, StateSettings
 from fedmpi.errors import BadInput, GivenUp
 from fedmpi.faults import Attack
+from fedmpi.methods.local import Local
 from tests.federations import Digits, Lab, View, method, mlp
 
 # The share of clients in each round: 5 of 8.
@@ -221,3 +224,44 @@ def test_who_is_chosen_by_loss_is_chosen_by_its_training_samples(lab, federation
         s = federation.client(i)
         _, n, total, _ = measured(run.group.shared.w, s.x_train, s.y_train)
         assert loss == pytest.approx(total / n, rel=1e-5)
+
+
+@pytest.mark.parametrize("name", ["fedah", "fedbabu"])
+def test_losses_to_choose_by_are_measured_with_few_weights_in_memory(lab, name, monkeypatch):
+    """Weights of all candidates, each a model of its own, would fill the memory."""
+    run, seen, alive = lab(name).go(2), [], []
+    expected = run.group.evaluator.measure_training_losses(2, [*range(8)])
+
+    def watch(made):
+        def watched(*args):
+            weights = made(*args)
+            seen.extend([] if weights is None else [weakref.ref(weights)])
+            return weights
+        return watched
+
+    def count_alive(weights, x, measured=run.group.evaluator.compute_logits):
+        alive.append(sum(ref() is not None for ref in seen))
+        return measured(weights, x)
+    for function in ("personal", "unadapted"):
+        monkeypatch.setattr(run.group.checked, function, watch(getattr(run.group.checked, function)))
+    monkeypatch.setattr(run.group.evaluator, "compute_logits", count_alive)
+    order = [5, 2, 7, 0, 1, 6, 4, 3]
+    assert np.array_equal(run.group.evaluator.measure_training_losses(2, order), expected[order])
+    assert len(alive) == len(seen) == 8 and max(alive) <= 2
+
+
+@dataclass(frozen=True)
+class AdaptsOnceTrained(Local):
+    """Local whose clients are evaluated by what `unadapted` returns, too, once they have trained."""
+
+    def unadapted(self, shared, mine):
+        return None if torch.equal(mine.w, self.model.start) else mine.w
+
+
+def test_losses_to_choose_by_are_in_the_order_of_the_clients(lab, federation):
+    """Though those of weights that `unadapted` returns are measured before those of all others."""
+    plain = lab("local").go(1)
+    mixed = Lab(AdaptsOnceTrained().with_model(mlp()), federation, share=SHARE, data=THREE).go(1)
+    order = sorted(range(8), key=lambda c: mixed.checked.unadapted(mixed.shared, mixed.mine(c)) is not None)
+    losses = (one.group.evaluator.measure_training_losses(1, order) for one in (plain, mixed))
+    assert order != [*range(8)] and np.array_equal(*losses)

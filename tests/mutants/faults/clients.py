@@ -4,8 +4,13 @@ from __future__ import annotations
 MEASURES = "fedmpi.clients.measures:"
 
 FAULTS: list[tuple[str, str, str]] = [
-    ("fedmpi.clients.evaluation:Evaluator.measure_training_losses", "[hosted.get_training_samples(client)]",
-     "[self.get_samples(client)]"),
+    ("fedmpi.clients.evaluation:Evaluator.measure_training_losses", "hosted.get_training_samples(client)",
+     "self.get_samples(client)"),
+    ("fedmpi.clients.evaluation:Evaluator.measure_training_losses",
+     "hosted.apply(checked.personal, rest, hosted.shared, round)}",
+     "[*hosted.apply(checked.personal, rest, hosted.shared, round)]}"),
+    ("fedmpi.clients.evaluation:Evaluator.measure_training_losses",
+     "torch.stack([losses[client] for client in clients])", "torch.stack([*losses.values()])"),
     ("fedmpi.clients.hosted:HostedClients.train", "            self.messages.clear()\n", ""),
     ("fedmpi.clients.hosted:HostedClients.apply", "self.passes.begin(shared, fills=whose == EVALUATED)",
      "self.passes.begin(shared, fills=False)"),
