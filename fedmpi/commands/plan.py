@@ -160,8 +160,10 @@ def estimate_memory(case: Case, hosts: np.ndarray) -> int:
     # Clients that keep nothing may train on any rank.
     counts = federation.counts[hosts] if case.mine else federation.counts
     participants = min(len(hosts), find_participant_range(case)[1])
+    # All messages arrive before the first participant trains, and lie there until the last one has
+    exchanged = nbytes(case.up) + nbytes(case.method.message_template() or ())
     return int(shared + min(bound, counts.sum() * sample) + min(bound, len(hosts) * nbytes(case.mine))
-               + participants * nbytes(case.up) + count_training_bytes(case, participants, bound))
+               + participants * exchanged + count_training_bytes(case, participants, bound))
 
 
 def count_training_bytes(case: Case, participants: int, bound: float) -> int:

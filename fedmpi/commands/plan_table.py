@@ -12,8 +12,8 @@ from fedmpi.text import MIB, count_words, format_columns, format_pairs, format_r
 RANKS_SHOWN = 16
 # so many clients of a rank are listed
 CLIENTS_SHOWN = 12
-COUNTED = ("MiB of samples as stored and private states (each at most state.memory), an Up of every participant, "
-           "Shared twice, vectors of training and sums, at rank 0 a checkpoint written in the background; not "
+COUNTED = ("MiB of samples as stored and private states (each at most state.memory), each participant's Up and "
+           "message, Shared twice, vectors of training and sums, at rank 0 a checkpoint written in the background; not "
            "libraries, activations, nor up to 512 MiB left by evaluation")
 MOVABLE = ("these clients keep nothing between rounds: participants train on whichever rank has time, hosts only "
            "evaluate them, and a rank may come to hold the samples of all")

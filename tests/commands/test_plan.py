@@ -137,6 +137,18 @@ def test_memory_of_a_worker(planned):
     assert server == pytest.approx(3 * shared + 2 * p["bytes_per_round"]["reduce"] + p["bytes_per_round"]["gather"])
 
 
+@pytest.mark.parametrize("settings, shared, kept, sent, received", [
+    ("name: fedfomo, M: 2", 400, 2 * SIZE, 3, 2 * SIZE), ("name: fedfomo, M: 5", 400, 2 * SIZE, 6, 5 * SIZE),
+    ("name: fedamp", 0, SIZE, 0, SIZE)])
+def test_messages_wait_in_the_memory_of_a_worker(planned, settings, shared, kept, sent, received):
+    """A client of FedFomo is sent M models and tells M + 1 weights; one of FedAMP is sent one, and tells nothing."""
+    p = planned("engine=loop", f"method={{{settings}}}", "server.hosts_clients=false", ranks=3)
+    for rank in p["per_rank"][1:]:
+        numbers = 2 * shared + rank["clients"] * (kept + sent + received) + 4 * SIZE
+        assert rank["memory_mib"] * MIB == pytest.approx(
+            rank["samples"] * (4 * 64 + 8) + 4 * numbers + p["bytes_per_round"]["reduce"])
+
+
 def test_values_of_the_configuration(planned):
     p = planned()
     assert (p["method"], p["model"], p["data"], p["clients"], p["ranks"]) == ("FedMHC", "mlp", "digits", 20, 3)
