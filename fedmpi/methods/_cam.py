@@ -90,7 +90,7 @@ class CAM(Method):
     def client(self, shared: State, mine: State, data: ClientData) -> tuple[State, State]:
         if self.is_warming_up(shared):
             # The clustered method makes no steps, but what it sends is part of Up
-            rests = data.subset(0., WARMUP_STREAM).with_batches(0, WARMUP_STREAM)
+            rests = data.subset(0., WARMUP_STREAM).with_batches(0, WARMUP_STREAM, steps=0)
             _, up = super().client(shared, mine, rests)
             warming = data.with_batches(None, 0, kind="warm_up")
             return copy_state(mine), extend_state(up, ADDED, theta0=warming.descend(self.model, shared.g))

@@ -1,13 +1,16 @@
 """Clustered additive modelling on clustered methods that have a round of their own before the first, or checks."""
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
 
 import pytest
 import torch
 
+from fedmpi.engines.loop import Loop
+from fedmpi.engines.step_counter import KINDS, PARTICIPANTS
+from fedmpi.engines.vmap import Vmap
 from fedmpi.methods._cam import CAM
 from fedmpi.methods.cgpfl import CGPFL
 from fedmpi.methods.fedcps import FedCPS
@@ -136,6 +139,25 @@ def test_who_only_mixes_does_so_beside_g(mlp, federation):
     rest = sorted(set(range(8)) - set(who.ids.tolist()))
     assert rest and all(torch.equal(lab.mine(c).W, told[c].W) for c in rest)
     assert any((lab.mine(c).W != plain[c].W).any() for c in rest)
+
+
+@dataclass(frozen=True)
+class PFedCAMCAM(CAM, PFedCAM):
+    """CAM on a method whose clients make further passes before their own training."""
+
+
+@pytest.mark.parametrize("steps", [None, 3])
+@pytest.mark.parametrize("engine", [Loop, Vmap])
+@pytest.mark.parametrize("cam", [FedMHCAHCAM, PFedCAMCAM])
+def test_while_g_warms_up_the_clustered_method_makes_no_steps(mlp, federation, cam, engine, steps):
+    """Neither its own training nor further passes, which a client would make for nothing."""
+    lab = Lab(cam(warm_up=1).with_model(mlp), federation, engine(), replace(Lab.training, steps=steps))
+    kinds = []
+    for t in range(2):
+        lab.round(t)
+        made = dict(zip(KINDS, lab.group.counter.take().reshape(-1, len(KINDS))[PARTICIPANTS], strict=True))
+        kinds.append({kind for kind, count in made.items() if count})
+    assert kinds[0] == {"warm_up"} and {"main", "mix"} <= kinds[1]
 
 
 def test_the_stages_are_those_of_both(mlp):
