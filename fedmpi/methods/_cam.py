@@ -82,10 +82,11 @@ class CAM(Method):
         return 0 if self.is_warming_up(shared) else 1 + super().stage_of(shared)
 
     def list_oddities(self, rounds: int) -> list[str]:
+        odd = super().list_oddities(rounds)
         if self.warm == "local" or self.warm_up < rounds:
-            return []
-        return [f"method.warm_up = {self.warm_up}: in all rounds = {rounds} FedAvg trains g alone, so that no client "
-                "joins a cluster; take a shorter warm-up or more rounds"]
+            return odd
+        return [*odd, f"method.warm_up = {self.warm_up}: in all rounds = {rounds} FedAvg trains g alone, so that no "
+                "client joins a cluster; take a shorter warm-up or more rounds"]
 
     def client(self, shared: State, mine: State, data: ClientData) -> tuple[State, State]:
         if self.is_warming_up(shared):

@@ -69,6 +69,12 @@ class CFL(Method):
     supports_local_batchnorm = False
     needs_full_work = "compares the lengths of updates, which are shorter after fewer steps"
 
+    def list_oddities(self, rounds: int) -> list[str]:
+        if self.after < rounds:
+            return []
+        return [f"method.after = {self.after}: no cluster is split in any of rounds = {rounds}, so that this is FedAvg "
+                "with a plain mean; lower after, or take more rounds"]
+
     def init(self, n: int) -> tuple[Shared, Nothing]:
         models = self.model.start.repeat(self.M, 1)
         cluster = torch.zeros(n, dtype=torch.int64)

@@ -2,17 +2,25 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
 import torch
 from sklearn.metrics import adjusted_rand_score
 
+from fedmpi.methods._cam import CAM
+from fedmpi.methods.cfl import CFL
 from tests.federations import Digits, View, apart
 from tests.methods.plain import again
 from tests.methods.trial import ROUNDS, near, run
 
 SPLITS = {"after": 0, "eps1": 10., "eps2": 0.}
+
+
+@dataclass(frozen=True)
+class CFLCAM(CAM, CFL):
+    """CFL with a global model beside its clusters."""
 
 
 def two_parts(cos, members):
@@ -69,6 +77,13 @@ def test_the_formulas(M, settings, momentum):
 @pytest.mark.parametrize("settings", [{}, {"after": 0, "eps1": 0.}, {"after": 0, "eps2": 1e9}, SPLITS | {"M": 1}])
 def test_it_is_fedavg_where_nothing_is_split(settings):
     near(run("cfl", **settings).shared.models[0], run("fedavg", weights="equal").shared.w, 1e-6)
+
+
+@pytest.mark.parametrize("made, words", [(CFL(), "method.after = 20: no cluster is split in any of rounds = 20, "),
+                                         (CFLCAM(warm_up=1), "method.after = 20: no cluster is split ")], ids=str)
+def test_a_run_that_ends_before_the_first_split_says_so(made, words):
+    said, = made.list_oddities(20)
+    assert said.startswith(words) and made.list_oddities(21) == []
 
 
 def test_a_split_shows():
