@@ -5,6 +5,7 @@ mostly is Local, which then shows what the steps of ROW are worth without any co
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import cache
 from types import SimpleNamespace
 
@@ -33,18 +34,17 @@ def find_equal_setting(own: Config, other: Config) -> str:
     if own.faults.drop != other.faults.drop:
         raise BadInput(f"equal_steps: faults.drop is {own.faults.drop} for this row and {other.faults.drop} for the "
                        "row that it names, and steps of updates that are lost are not counted; give both the same")
-    ratios = [compute_ratio(own, other, batches) for batches in BATCHES]
     if own.train.steps is not None:
-        steps = [ratio * own.train.steps for ratio in ratios]
+        steps = [compute_ratio(own, other, batches) * own.train.steps for batches in BATCHES]
         if abs(steps[1] - steps[0]) > EPOCHS_TOLERANCE * steps[0]:
             raise BadInput("equal_steps: the row that it names trains in epochs, whose steps depend on a client's "
                            "samples, and this row in train.steps; give both train.steps, or both epochs")
         return f"train.steps={max(1, round(steps[0]))}"
-    epochs = [ratio * own.train.epochs for ratio in ratios]
-    if any(abs(found - round(epochs[0])) > EPOCHS_TOLERANCE * found for found in epochs):
+    epochs = [find_equal_epochs(own, other, batches) for batches in BATCHES]
+    if round(epochs[0]) < 1 or any(abs(found - round(epochs[0])) > EPOCHS_TOLERANCE * found for found in epochs):
         small, large = (count_samples(own, other, batches) for batches in BATCHES)
         raise BadInput(f"equal_steps: a client of {small} samples would need {epochs[0]:.4g} epochs and one of "
-                       f"{large} {epochs[1]:.4g}, not the same whole number; give the column train.steps")
+                       f"{large} {epochs[1]:.4g}, not the same whole number from 1 on; give the column train.steps")
     return f"train.epochs={round(epochs[0])}"
 
 
@@ -76,6 +76,19 @@ def compute_ratio(own: Config, other: Config, batches: int) -> float:
     """Return the steps of `other` divided by those of `own`, for clients with so many batches of samples."""
     samples = count_samples(own, other, batches)
     return count_total_steps(other, samples) / count_total_steps(own, samples)
+
+
+def find_equal_epochs(own: Config, other: Config, batches: int) -> float:
+    """Return the `train.epochs` with which `own` makes as many steps as `other`, for clients with so many batches of
+    samples. Passes of the method's own, such as those of FedRep for its head, stay as they are."""
+    samples, epochs = count_samples(own, other, batches), own.train.epochs
+    steps, with_another = (count_total_steps(with_epochs(own, count), samples) for count in (epochs, epochs + 1))
+    return epochs + (count_total_steps(other, samples) - steps) / (with_another - steps)
+
+
+def with_epochs(config: Config, epochs: int) -> Config:
+    """Return settings with another `train.epochs`."""
+    return replace(config, train=replace(config.train, epochs=epochs))
 
 
 def count_samples(own: Config, other: Config, batches: int) -> int:

@@ -55,6 +55,22 @@ def test_without_steps_the_answer_is_in_epochs(method, epochs, expected):
 
 
 @pytest.mark.parametrize("own, other, expected", [
+    (run("fedah", epochs=5), run("fedmhc", epochs=5), 8), (run("fedah", epochs=1), run("fedmhc", epochs=4), 6),
+    (run({"name": "fedrep", "head_epochs": 1}, epochs=1), run("ditto", epochs=3), 5),
+    (run({"name": "fedrep", "head_epochs": 3}, epochs=1), run("ditto", epochs=3), 3)])
+def test_passes_of_a_method_s_own_stay_as_they_are(own, other, expected):
+    """Two of FedAH and one or three of FedRep; the epochs were taken to bring them, too: 7, 3 and 2."""
+    assert equal.find_equal_setting(own, other) == f"train.epochs={expected}"
+    assert abs(equal.compute_ratio(equal.with_epochs(own, expected), other, 40) - 1) < .01
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_passes_of_a_method_s_own_that_are_all_or_more_than_all_are_refused(epochs):
+    with pytest.raises(BadInput, match=r"would need -?[0-9.]+ epochs .*, not the same whole number"):
+        equal.find_equal_setting(run({"name": "fedrep", "head_epochs": 2}), run("local", epochs=epochs))
+
+
+@pytest.mark.parametrize("own, other, expected", [
     ({"batch": 50}, {"batch": 10}, "train.epochs=5"), ({"batch": 20, "epochs": 3}, {"batch": 30}, None),
     ({"batch": 10}, {"batch": 50}, None), ({"batch": 10}, {"batch": 50, "epochs": 5}, "train.epochs=1"),
     ({"batch": 10, "steps": 7}, {"batch": 50, "steps": 9}, "train.steps=9")])
@@ -74,7 +90,7 @@ def test_steps_are_no_epochs():
 
 def test_epochs_that_are_not_whole_and_what_cannot_be_counted_are_refused():
     with pytest.raises(BadInput, match=r"a client of 400 samples would need 1.075 epochs and one of 10000 1.003, "
-                                       r"not the same whole number; give the column train.steps$") as error:
+                                       r"not the same whole number from 1 on; give the column train.steps$") as error:
         equal.find_equal_setting(run("local"), run({"name": "fesem_cam", "warm": "local"}, rounds=50))
     assert "\n" not in str(error.value)
     with pytest.raises(BadInput, match="on a network of two layers, .*method.layers = 4: .*; name another row$"):
