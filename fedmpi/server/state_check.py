@@ -27,7 +27,8 @@ from fedmpi.server.metrics import (
     make_metrics_line,
     summarise_newcomers,
 )
-from fedmpi.task import MeasureNames
+from fedmpi.storage.run_status import LISTS_OF_A_ROUND, is_round
+from fedmpi.task import TASKS, MeasureNames
 
 # What a line of metrics.jsonl says of each round beside the clients' measures.
 FACTS_OF_A_ROUND = (
@@ -100,6 +101,10 @@ def refuse_wrong_log(method: Method, who: Participants, names: MeasureNames) -> 
         if not fits_json(value):
             raise BadInput(f"{start}({name}=...): give a number as float() makes it, a text, or a list of such, not "
                            f"{describe_value(value)}")
+        if not is_round({"round": 1, name: value}):
+            wanted = "a list of numbers" if name in LISTS_OF_A_ROUND else "a number"
+            raise BadInput(f"{start}({name}=...): readers of metrics.jsonl take {name} for {wanted}, not "
+                           f"{describe_value(value)}; give yours another name")
     for name, values in who.each.items():
         if not name.isidentifier():
             raise BadInput(f"{start}_per_client: {name!r} cannot name a column of history.h5; take a name of letters, "
@@ -128,7 +133,9 @@ def list_taken_names(names: MeasureNames) -> frozenset[str]:
     """Return the names in a line of metrics.jsonl that a method cannot give to what it logs."""
     rows = np.ones((2, len(CLIENT_MEASURES) + len(names.further)))
     measures = make_metrics_line(dict.fromkeys(ENDINGS, rows), np.array([True, False]), names)
-    return frozenset({*FACTS_OF_A_ROUND, *measures, *summarise_newcomers({"": rows}, names)})
+    # by which readers tell what the run has learned
+    tasks = (task.key for task in TASKS.values())
+    return frozenset({*FACTS_OF_A_ROUND, *measures, *summarise_newcomers({"": rows}, names), *tasks})
 
 
 @cache

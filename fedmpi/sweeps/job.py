@@ -47,7 +47,7 @@ from fedmpi.storage.run_status import AT_BEST_VALIDATION
 from fedmpi.sweeps import equal
 from fedmpi.sweeps.published import check_published, list_published_rounds
 from fedmpi.sweeps.rows import EQUAL, check_rows, expand_method_name, find_other_row, list_sources, refuse_variants
-from fedmpi.sweeps.shown_measures import check_measures, refuse_unasked, refuse_unchosen
+from fedmpi.sweeps.shown_measures import check_measures, refuse_other_task, refuse_unasked, refuse_unchosen
 
 # entries of a scale that are not settings of its runs
 NARROWS = ("columns", "seeds")
@@ -245,6 +245,7 @@ def expand(job: SweepJob, path: str | Path, out: Path, scale: str | None) -> lis
                 settings = schema.load_config(str(source), overrides, "")
         except BadInput as error:
             raise BadInput(f"{where}: {error}") from None
+        refuse_other_task(job.measure, settings, where)
         refuse_unchosen((job.measure, *job.also), settings, where)
         folder = out / make_slug(row) / make_slug(column) / f"seed-{seed}"
         runs.append(PlannedRun(row, column, seed, source, overrides, folder, settings))

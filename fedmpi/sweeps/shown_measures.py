@@ -46,10 +46,21 @@ def refuse_unchosen(measures: Iterable[str], settings: Config, where: str) -> No
         if not data.validates:
             raise BadInput(f"{where}: measure {measure} chooses the round on validation samples, and data.split = "
                            f"{list(data.split)} has no share of them: set data.split: [0.6, 0.15, 0.25], or measure: "
-                           f"{find_new_name('accuracy_best', 'test')}")
+                           f"{TASKS[data.task].measure}{BEST_ON}test")
         if on != "test":
             raise BadInput(f"{where}: measure {measure} is of test samples, and evaluate.on = validation uses none: "
-                           f"set measure: {find_new_name('accuracy_best', 'validation')}")
+                           f"set measure: {TASKS[data.task].measure}{BEST_ON}validation")
+
+
+def refuse_other_task(measure: str, settings: Config, where: str) -> None:
+    """Raise BadInput if a job compares its runs by accuracies, and they predict numbers, or by errors, and they predict
+    classes."""
+    task = TASKS[settings.data.task]
+    for other in TASKS.values():
+        for name, own in ((other.measure, task.measure), (other.second, task.second)):
+            if other is not task and measure.startswith(f"{name}_"):
+                raise BadInput(f"{where}: measure {measure} is taken by no run with data.task = {task.name}: set "
+                               f"measure: {own}{measure.removeprefix(name)}")
 
 
 def refuse_unasked(measures: Iterable[str], settings: Iterable[Config], where: str) -> None:

@@ -156,12 +156,17 @@ WRONG_LOGS = [
     ({"clusters": TEN / 2, "k": 3}, {}, "and type float64"), ({"nmi": torch.ones(())}, {}, "log(nmi=...): give a num"),
     ({"nmi": np.float32(1)}, {}, "log(nmi=...): give a number as float() makes it"),
     ({"loss": 3.}, {}, "log: a line of metrics.jsonl has a measure loss of its own; give yours another name"),
+    *(({name: value}, {}, f"log({name}=...): readers of metrics.jsonl take {name} for a number, not a") for name, value
+      in (("distance", [1.]), ("iterations", "few"), ("ari", "high"), ("lam_mean", [.5]))),
+    ({"cluster_sizes": 3}, {}, "take cluster_sizes for a list of numbers, not an int; give yours another name"),
     ({"round": 3}, {}, "has a measure round of its own"), ({"steps": 3}, {}, "has a measure steps of its own"),
     ({"accuracy_mean_after": 1.}, {}, "has a measure accuracy_mean_after of its own"),
     ({"accuracy_mean_attackers": 1.}, {}, "has a measure accuracy_mean_attackers of its own"),
     ({"f1_new_clients": 1.}, {}, "has a measure f1_new_clients of its own"),
     ({"brier_undefined": 1.}, {}, "has a measure brier_undefined of its own"),
     ({"brier_mean_after": 1.}, {}, "has a measure brier_mean_after of its own"),
+    ({"mse_mean": 1.}, {}, "has a measure mse_mean of its own"),
+    ({}, {"mse": TEN}, "has a measure mse of its own"),
     ({}, {"accuracy": TEN}, "has a measure accuracy of its own"),
     ({}, {"brier": TEN}, "has a measure brier of its own"),
     ({}, {"accuracy_after": TEN}, "log_per_client: history.h5 has a column accuracy_after of its own; give yours"),
@@ -193,11 +198,11 @@ def test_what_the_books_can_hold_may_be_logged():
     who.log(clusters=torch.from_numpy(TEN), k=np.int64(3), nmi=np.float64(.7), norms=[1., float("nan")], why="text")
     who.log_per_client(age=torch.arange(10))
     refuse_wrong_log(LateLog(), who, PLAIN)
-    who.log(accuracy_mean=1.)
+    who.log(accuracy_weighted=1.)
     refuse_wrong_log(LateLog(), who, MeasureNames(REGRESSION, ()))
     # without clusters or further measures of their own
     alone = Participants(np.arange(10), np.ones(10), 0, 0, 10)
-    alone.log(ari=.5, brier_undefined=1)
+    alone.log(ari=.5, brier_undefined=1, distance=None, cluster_sizes=[3, 7], lam_mean=.5)
     alone.log_per_client(brier=TEN, brier_after=TEN)
     refuse_wrong_log(LateLog(), alone, PLAIN)
 

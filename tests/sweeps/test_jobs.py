@@ -33,6 +33,30 @@ def test_a_measure_that_no_run_has_is_refused(tmp_path, changed):
         job.load_job(path)
 
 
+@pytest.mark.parametrize("task, measure, wanted", [
+    ("regression", "accuracy_at_best_validation", "mse_at_best_validation"), ("regression", "f1_mean", "mae_mean"),
+    ("regression", "accuracy_best_on_test", "mse_best_on_test"), ("classification", "mse_mean", "accuracy_mean"),
+    ("classification", "mae_mean", "f1_mean")])
+def test_a_measure_of_what_is_not_learned_is_refused(tmp_path, task, measure, wanted):
+    """All runs were trained, and then there was no report."""
+    def write(measure, **more):
+        path.write_text(json.dumps({"title": "t", "config": "c.yaml", "rows": {"A": "local"}, "measure": measure,
+                                    "set": {"data.task": task, "data.split": [.6, .15, .25]} | more}))
+        return job.load_job(path)
+
+    path = tmp_path / "job.yaml"
+    (tmp_path / "c.yaml").write_text("data: {name: digits}\n")
+    with pytest.raises(BadInput, match=f"A / result / seed 0: measure {measure} is taken by no run with data.task = "
+                                       f"{task}: set measure: {wanted}$"):
+        job.expand(write(measure), path, tmp_path / "out", None)
+    assert len(job.expand(write(wanted), path, tmp_path / "out", None)) == 1
+    if "best" in measure:
+        chosen = wanted.replace("best_on_test", "at_best_validation")
+        for more, advised in (({"data.split": [.75, .25]}, "test"), ({"evaluate.on": "validation"}, "validation")):
+            with pytest.raises(BadInput, match=f"(or|set) measure: mse_best_on_{advised}$"):
+                job.expand(write(chosen, **more), path, tmp_path / "out", None)
+
+
 @pytest.mark.parametrize("path", [pytest.param(path, marks=() if path.stem in DAILY else REST) for path in JOBS],
                          ids=lambda path: path.stem)
 def test_all_runs_of_all_scales_have_good_settings(path, tmp_path):

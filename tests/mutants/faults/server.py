@@ -175,4 +175,6 @@ FAULTS: list[tuple[str, str, str]] = [
     # running statistics, equal centres, attackers
     ("fedmpi.server.metrics:ClusterTracker.summarise", "column[honest])", "column)"),
     ("fedmpi.server.metrics:ClusterTracker.summarise", "honest & (self.planted == g)", "self.planted == g"),
-    (RECORDED, "accepted.each, self.honest)", "accepted.each, np.ones_like(self.honest))")]
+    (RECORDED, "accepted.each, self.honest)", "accepted.each, np.ones_like(self.honest))"),
+    ("fedmpi.server.state_check:refuse_wrong_log", 'is_round({"round": 1, name: value})', "True"),
+    ("fedmpi.server.state_check:list_taken_names", ", *tasks}", "}")]

@@ -139,4 +139,9 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.sweeps.job:list_job_words", '*(["--out", out] if out else [])', ""),
     ("fedmpi.sweeps.array:make_array", "runs[0].folder.parents[2]", "runs[0].folder.parents[1]"),
     ("fedmpi.sweeps.changed_code:mark_runs", "    refuse_unknown_runs(runs)\n", ""),
-    ("fedmpi.sweeps.changed_code:mark_runs", "[] if accept else known", "known")]
+    ("fedmpi.sweeps.changed_code:mark_runs", "[] if accept else known", "known"),
+    ("fedmpi.sweeps.equal:find_equal_setting", "round(epochs[0]) < 1 or ", ""),
+    ("fedmpi.sweeps.equal:find_equal_epochs", "(with_another - steps)", "steps * epochs"),
+    ("fedmpi.sweeps.shown_measures:refuse_other_task", "(other.second, task.second)", "(other.measure, task.measure)"),
+    ("fedmpi.sweeps.shown_measures:refuse_unchosen", '{TASKS[data.task].measure}{BEST_ON}test")',
+     'accuracy{BEST_ON}test")')]
