@@ -226,6 +226,15 @@ def test_data(called, monkeypatch, out, picture):
     assert done.stdout == f"federation f/x.h5\nlabel distribution {picture}\n"
 
 
+@pytest.mark.parametrize("words, option", [
+    (["data", "quickstart", "--out", ""], "--out"), (["mlflow", "a", "--to", ""], "--to"),
+    (["report", "a", "--to", ""], "--to")])
+def test_an_empty_path_is_not_taken_for_none(words, option):
+    """A store of MLflow was made in the folder in which the command ran."""
+    done = CliRunner().invoke(app, words)
+    assert (done.exit_code, done.stderr) == (2, f'fedmpi: {option} "" is no path; give one, or leave {option} out\n')
+
+
 @pytest.mark.parametrize("error, code", [
     (errors.FedmpiError, 1), (errors.BadInput, 2), (errors.StorageError, 1), (errors.GivenUp, 75)])
 def test_an_error_is_one_message_with_its_own_code(monkeypatch, error, code):

@@ -17,6 +17,7 @@ from fedmpi.commands.tensorboard import find_start_time, list_scalars
 from fedmpi.errors import BadInput
 from fedmpi.extras import require_extra_of_command
 from fedmpi.json_values import JsonObject, flatten_settings
+from fedmpi.paths import refuse_empty_path
 from fedmpi.storage import run_status
 from fedmpi.storage.atomic import report_failed_writes
 from fedmpi.storage.changed_settings import is_free
@@ -38,6 +39,7 @@ def write_to_store(folders: list[Path], to: str) -> str:
 
     Args:
         to: a folder, or the address of a tracking server or a data base."""
+    refuse_empty_path("--to", to)
     address = to if "://" in to else Path(to).resolve().as_uri()
     for folder in folders:
         # This refuses a folder that is not a run.

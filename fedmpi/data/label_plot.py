@@ -11,6 +11,7 @@ import numpy as np
 
 from fedmpi.data.federation import Federation
 from fedmpi.errors import BadInput
+from fedmpi.paths import refuse_empty_path
 from fedmpi.task import REGRESSION
 from fedmpi.text import printable
 
@@ -35,6 +36,7 @@ def draw_federation(config: str, overrides: Sequence[str], out: str | None) -> t
     Return the paths of both. Raises BadInput."""
     from fedmpi.config import schema
     from fedmpi.data import federation
+    refuse_empty_path("--out", out)
     settings = schema.load_config(config, overrides)
     path = federation.prepare_federation(settings.data, settings.seed, check=True)
     picture = Path(out) if out else path.with_suffix(".png")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from fedmpi.commands.status import find_runs
 from fedmpi.errors import BadInput
+from fedmpi.paths import refuse_empty_path
 from fedmpi.report import gpu_day, gpu_tables, results, write
 from fedmpi.report.results import MOST_NAMED
 from fedmpi.shipped import is_job_file, refuse_job_options
@@ -24,6 +25,7 @@ def report_paths(paths: list[str], scale: str | None, out: str | None, to: str |
         for_print: figures for papers, too.
         measures: what the tables show, names in result.json; None: what the job names, or the accuracy of the best
             round."""
+    refuse_empty_path("--to", to)
     folders, left_out = [*map(Path, dict.fromkeys(paths))], list[Path]()
     is_book = any(map(gpu_day.is_book, folders))
     is_job = not is_book and is_job_file(paths)
@@ -32,6 +34,8 @@ def report_paths(paths: list[str], scale: str | None, out: str | None, to: str |
     if is_book:
         if measures:
             raise BadInput(f"--measure {measures[0]}: the tables of a day with a GPU are always the same; leave it out")
+        if for_print:
+            raise BadInput("--print: the report of a day with a GPU has no figures; leave it out")
         return f"report {gpu_tables.write_day(folders, Path(to or 'report'))}"
     if is_job:
         from fedmpi.sweeps.job import list_job_words, plan_job

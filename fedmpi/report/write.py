@@ -24,9 +24,9 @@ from fedmpi.storage.run_status import list_accepted_changes
 
 KEPT_MEASURES = ("accuracy_mean", "accuracy_at_best_validation", "chosen_round", "accuracy_best_on_test", "best_round",
                  "accuracy_worst_decile", "accuracy_variance", "accuracy_gini", "accuracy_new_clients", "new_clients",
-                 "f1_mean", "mse_mean", "mse_at_best_validation", "mse_best_on_test", "mse_worst_decile", "mse_gini",
-                 "mse_new_clients", "mae_mean", "ended", "digest", "seconds", "ranks", "engine", "steps_so_far",
-                 "federation", "files", "own_code", "accepted_code_changes")
+                 "f1_mean", "mse_mean", "mse_at_best_validation", "mse_best_on_test", "mse_worst_decile",
+                 "mse_variance", "mse_gini", "mse_new_clients", "mae_mean", "ended", "digest", "seconds", "ranks",
+                 "engine", "steps_so_far", "federation", "files", "own_code", "accepted_code_changes")
 PAGE = "index.html"
 # what the numbers of a table are, and the table
 Described = tuple[str, tables.Table]

@@ -183,6 +183,7 @@ def test_the_tables_show_the_measures_that_are_asked_for(tmp_path, monkeypatch):
 @pytest.mark.parametrize("words, said", [
     (["gpu_day.json", "--measure", "rounds"], "--measure rounds: the tables of a day with a GPU are always the same; "
                                               "leave it out"),
+    (["gpu_day.json", "--print"], "--print: the report of a day with a GPU has no figures; leave it out"),
     (["a", "--out", "x"], "--out x says where the runs of a job are, and no job file was given; leave it out; --to "
                           "says where the report goes"),
     (["gpu_day.json", "--scale", "s"], "--scale s chooses a variant of a job, and no job file was given; leave it out; "

@@ -219,11 +219,12 @@ def test_remarks_show_tags_as_they_are_written(tmp_path, monkeypatch):
 
 
 def test_runs_json_holds_what_the_tables_show(tmp_path):
-    run = ReportRun("a", "x", 0, made.run(tmp_path / "0", result={"ari": .5, "purity": 1.}))
+    run = ReportRun("a", "x", 0, made.run(tmp_path / "0", result={"ari": .5, "purity": 1., "mse_variance": .3}))
     results = Results("t", "c", ["a"], ["x"], [0], [run], {"ari": {}})
     write.write_tables(results, [], tmp_path)
     kept, = json.loads((tmp_path / "runs.json").read_text())
     assert kept["ari"] == .5 and kept["accuracy_mean"] == .5 and "purity" not in kept
+    assert kept["mse_variance"] == .3
 
 
 def test_a_report_without_figures_and_a_folder_that_cannot_be_written(results, tmp_path, monkeypatch):

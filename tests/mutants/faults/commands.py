@@ -134,4 +134,4 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.commands.status:find_state", "max(SILENT_S, SILENT_ROUNDS * (rate or 0.))", "SILENT_S"),
     ("fedmpi.commands.status:find_state", '"stopped" if outcome.state == "unfinished" else outcome.state',
      "outcome.state"),
-]
+    ("fedmpi.commands.mlflow:write_to_store", '    refuse_empty_path("--to", to)\n', "")]

@@ -263,4 +263,5 @@ FAULTS: list[tuple[str, str, str]] = [
      "False"),
     ("fedmpi.data.federation:collect_recipe", '**({"inputs": inputs} if inputs else {})', "**{}"),
     ("fedmpi.data.federation:collect_recipe", '**({"settings": asdict(data.source)} if data.source else {})', "**{}"),
-    ("fedmpi.data.label_plot:draw_federation", 'path.with_suffix(".png")', 'Path("labels.png")')]
+    ("fedmpi.data.label_plot:draw_federation", 'path.with_suffix(".png")', 'Path("labels.png")'),
+    ("fedmpi.data.label_plot:draw_federation", '    refuse_empty_path("--out", out)\n', "")]

@@ -99,4 +99,6 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.report.tables:make_table", "len(found) - missing - len(values) if values",
      "len(found) - len(values) if values"),
     ("fedmpi.report.figures.ranks:draw_mean_ranks", "if ranks.can_differ else []", ""),
-    ("fedmpi.report.figures.work:draw_phases", ">= LEAST_SHOWN_IDLE", "> 0")]
+    ("fedmpi.report.figures.work:draw_phases", ">= LEAST_SHOWN_IDLE", "> 0"),
+    ("fedmpi.report.command:report_paths", '    refuse_empty_path("--to", to)\n', ""),
+    ("fedmpi.report.command:report_paths", "        if for_print:\n", "        if False:\n")]
