@@ -70,6 +70,8 @@ class CFL(Method):
     needs_full_work = "compares the lengths of updates, which are shorter after fewer steps"
 
     def list_oddities(self, rounds: int) -> list[str]:
+        if self.M == 1:
+            return ["method.M = 1: no cluster is ever split, so that this is FedAvg with a plain mean; raise M"]
         if self.after < rounds:
             return []
         return [f"method.after = {self.after}: no cluster is split in any of rounds = {rounds}, so that this is FedAvg "

@@ -131,14 +131,14 @@ class RunFolder:
 
     def end_write(self, wait: bool) -> tuple[Path, float] | None:
         """Return the path of what was written meanwhile and the seconds that this took, once; None if there is nothing,
-        or, without `wait`, if it goes on. Raises the error of the write."""
+        or, without `wait`, if it goes on. Raises the error of the write. If Ctrl-C ends the wait, `release` waits."""
         write = self._background
         if write is None or not (wait or write.done):
             return None
         try:
             return write.result(), write.seconds
         finally:
-            self._background = None
+            self._background = None if write.done else self._background
 
     def withdraw(self) -> None:
         """Unlock the folder of a run that was refused; leave none behind that holds nothing."""

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -84,6 +84,8 @@ def test_it_is_fedavg_where_nothing_is_split(settings):
 def test_a_run_that_ends_before_the_first_split_says_so(made, words):
     said, = made.list_oddities(20)
     assert said.startswith(words) and made.list_oddities(21) == []
+    said, = replace(made, M=1).list_oddities(21)
+    assert said.startswith("method.M = 1: no cluster is ever split")
 
 
 def test_a_split_shows():

@@ -1,6 +1,7 @@
 """A write in a thread gets all blocks in order or fails, its errors reach the main thread, and no wait is endless."""
 from __future__ import annotations
 
+import signal
 import threading
 from pathlib import Path
 
@@ -128,6 +129,16 @@ def begin_held_write(place):
 
 def test_a_folder_stays_locked_until_nothing_is_written_in_it(tmp_path):
     folder, _, free, seen = begin_held_write(tmp_path)
+    threading.Timer(.05, free.set).start()
+    folder.release()
+    assert seen == [True] and not folder.lock.path.exists()
+
+
+def test_a_folder_stays_locked_if_ctrl_c_ends_the_wait(tmp_path, monkeypatch):
+    folder, background, free, seen = begin_held_write(tmp_path)
+    monkeypatch.setattr(background, "result", lambda: signal.raise_signal(signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        folder.end_write(wait=True)
     threading.Timer(.05, free.set).start()
     folder.release()
     assert seen == [True] and not folder.lock.path.exists()

@@ -10,6 +10,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.methods._cam:CAM.client", "WARMUP_STREAM, steps=0)", "WARMUP_STREAM)"),
     ("fedmpi.methods._cam:CAM.list_oddities", "odd = super().list_oddities(rounds)", "odd = []"),
     ("fedmpi.methods.cfl:CFL.list_oddities", "self.after < rounds", "self.after <= rounds"),
+    ("fedmpi.methods.cfl:CFL.list_oddities", "self.M == 1", "False"),
     ("fedmpi.methods._cam:CAM.list_oddities", "self.warm_up < rounds", "self.warm_up <= rounds"),
     # new clients
     ("fedmpi.methods.fedmhc:FedMHC.serve_newcomer", "self.model, w, pull", "self.model, mine.theta, pull"),

@@ -89,6 +89,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.storage.folder:RunFolder.end_write", "wait or write.done", "wait"),
     ("fedmpi.storage.folder:RunFolder.end_write", "        try:\n            return write.result(), write.seconds\n",
      "        self._background = None\n        try:\n            return write.result(), write.seconds\n"),
+    ("fedmpi.storage.folder:RunFolder.end_write", " if write.done else self._background", ""),
     ("fedmpi.storage.background:BackgroundWrite.feed", "            self.end(None)\n", ""),
     ("fedmpi.storage.background:BackgroundWrite.result", "self.error or Abandoned()", "Abandoned()"),
     ("fedmpi.storage.folder_choice:name_next_folder", "last + 1", "len(found) + 1"),
