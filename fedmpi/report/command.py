@@ -39,7 +39,7 @@ def report_paths(paths: list[str], scale: str | None, out: str | None, to: str |
         return f"report {gpu_tables.write_day(folders, Path(to or 'report'))}"
     if is_job:
         from fedmpi.sweeps.job import list_job_words, plan_job
-        job, runs = plan_job(paths[0], scale, out)
+        job, runs = plan_job(paths[0], scale, out, measures)
         words = list_job_words(paths[0], scale, out)
         shown = results.collect_job_results(job, runs, shlex.join(["fedmpi", "sweep", *words]))
         remedy, folder = f"`{shown.command}` makes them", Path(to) if to else runs[0].folder.parents[2] / "report"

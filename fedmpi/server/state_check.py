@@ -27,6 +27,7 @@ from fedmpi.server.metrics import (
     make_metrics_line,
     summarise_newcomers,
 )
+from fedmpi.storage.folder import replace_non_finite
 from fedmpi.storage.run_status import LISTS_OF_A_ROUND, is_round
 from fedmpi.task import TASKS, MeasureNames
 
@@ -101,7 +102,7 @@ def refuse_wrong_log(method: Method, who: Participants, names: MeasureNames) -> 
         if not fits_json(value):
             raise BadInput(f"{start}({name}=...): give a number as float() makes it, a text, or a list of such, not "
                            f"{describe_value(value)}")
-        if not is_round({"round": 1, name: value}):
+        if not is_round(replace_non_finite({"round": 1, name: value})):
             wanted = "a list of numbers" if name in LISTS_OF_A_ROUND else "a number"
             raise BadInput(f"{start}({name}=...): readers of metrics.jsonl take {name} for {wanted}, not "
                            f"{describe_value(value)}; give yours another name")
@@ -134,7 +135,7 @@ def list_taken_names(names: MeasureNames) -> frozenset[str]:
     rows = np.ones((2, len(CLIENT_MEASURES) + len(names.further)))
     measures = make_metrics_line(dict.fromkeys(ENDINGS, rows), np.array([True, False]), names)
     # by which readers tell what the run has learned
-    tasks = (task.key for task in TASKS.values())
+    tasks = (name for task in TASKS.values() for name in (task.key, task.measure))
     return frozenset({*FACTS_OF_A_ROUND, *measures, *summarise_newcomers({"": rows}, names), *tasks})
 
 

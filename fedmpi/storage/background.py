@@ -34,6 +34,8 @@ class BackgroundWrite(Generic[Block]):
         self.error: BaseException | None = None
         # seconds that the write took, feeding included
         self.seconds, self.begin = 0., time.perf_counter()
+        # Not the thread's own end: to Python 3.11 a thread is not alive once Ctrl-C ended a `join` of it.
+        self.ended = threading.Event()
         # Python waits for this thread before it exits.
         self.thread = threading.Thread(target=self.run, name="fedmpi-writer")
         self.thread.start()
@@ -47,7 +49,9 @@ class BackgroundWrite(Generic[Block]):
             # The main thread must not wait for room.
             while not self.took_end:
                 self.next_block()
-        self.seconds = time.perf_counter() - self.begin
+        finally:
+            self.seconds = time.perf_counter() - self.begin
+            self.ended.set()
 
     def take(self) -> Iterator[Block]:
         """Yield the blocks. Raises Abandoned if some are missing."""
@@ -84,12 +88,12 @@ class BackgroundWrite(Generic[Block]):
     @property
     def done(self) -> bool:
         """Whether the write has ended, well or not."""
-        return not self.thread.is_alive()
+        return self.ended.is_set()
 
     def wait(self) -> None:
         """Wait for the end of the write; if it has not all blocks yet, it is abandoned."""
         self.end(Abandoned("the run ended before the last block"))
-        self.thread.join()
+        self.ended.wait()
 
     def describe_loss(self) -> str:
         """Return what to tell the user of a write that failed by itself, "" of any other."""

@@ -35,12 +35,15 @@ def find_equal_setting(own: Config, other: Config) -> str:
         raise BadInput(f"equal_steps: faults.drop is {own.faults.drop} for this row and {other.faults.drop} for the "
                        "row that it names, and steps of updates that are lost are not counted; give both the same")
     if own.train.steps is not None:
-        steps = [compute_ratio(own, other, batches) * own.train.steps for batches in BATCHES]
+        steps = [find_equal_length(own, other, batches) for batches in BATCHES]
+        if round(steps[0]) < 1:
+            raise BadInput(f"equal_steps: this row would need {steps[0]:.4g} train.steps, and a round has at least "
+                           "one; the row that it names makes too few steps")
         if abs(steps[1] - steps[0]) > EPOCHS_TOLERANCE * steps[0]:
             raise BadInput("equal_steps: the row that it names trains in epochs, whose steps depend on a client's "
                            "samples, and this row in train.steps; give both train.steps, or both epochs")
-        return f"train.steps={max(1, round(steps[0]))}"
-    epochs = [find_equal_epochs(own, other, batches) for batches in BATCHES]
+        return f"train.steps={round(steps[0])}"
+    epochs = [find_equal_length(own, other, batches) for batches in BATCHES]
     if round(epochs[0]) < 1 or any(abs(found - round(epochs[0])) > EPOCHS_TOLERANCE * found for found in epochs):
         small, large = (count_samples(own, other, batches) for batches in BATCHES)
         raise BadInput(f"equal_steps: a client of {small} samples would need {epochs[0]:.4g} epochs and one of "
@@ -72,23 +75,24 @@ def refuse_unknown_work(config: Config, whose: str) -> None:
                        f"({uncounted}), so no number of steps is equal work; name another row")
 
 
-def compute_ratio(own: Config, other: Config, batches: int) -> float:
-    """Return the steps of `other` divided by those of `own`, for clients with so many batches of samples."""
-    samples = count_samples(own, other, batches)
-    return count_total_steps(other, samples) / count_total_steps(own, samples)
+def find_equal_length(own: Config, other: Config, batches: int) -> float:
+    """Return the `train.steps`, or `train.epochs` without them, with which `own` makes as many steps as `other`, for
+    clients with so many batches of samples. Steps and passes of the method's own, such as those of FedRep for its head,
+    stay as they are. Raises BadInput."""
+    samples, train = count_samples(own, other, batches), own.train
+    length, key = (train.epochs, "epochs") if train.steps is None else (train.steps, "steps")
+    steps, with_twice = (count_total_steps(with_length(own, count), samples) for count in (length, 2 * length))
+    if with_twice <= steps:
+        raise BadInput(f"equal_steps: {own.method.title} of this row makes {steps:.4g} steps whatever train.{key} is, "
+                       "so it cannot do the work of another row; leave equal_steps out")
+    return length + length * (count_total_steps(other, samples) - steps) / (with_twice - steps)
 
 
-def find_equal_epochs(own: Config, other: Config, batches: int) -> float:
-    """Return the `train.epochs` with which `own` makes as many steps as `other`, for clients with so many batches of
-    samples. Passes of the method's own, such as those of FedRep for its head, stay as they are."""
-    samples, epochs = count_samples(own, other, batches), own.train.epochs
-    steps, with_another = (count_total_steps(with_epochs(own, count), samples) for count in (epochs, epochs + 1))
-    return epochs + (count_total_steps(other, samples) - steps) / (with_another - steps)
-
-
-def with_epochs(config: Config, epochs: int) -> Config:
-    """Return settings with another `train.epochs`."""
-    return replace(config, train=replace(config.train, epochs=epochs))
+def with_length(config: Config, length: int) -> Config:
+    """Return settings with other `train.steps`, or `train.epochs` without them."""
+    train = config.train
+    return replace(config, train=(replace(train, epochs=length) if train.steps is None
+                                  else replace(train, steps=length)))
 
 
 def count_samples(own: Config, other: Config, batches: int) -> int:

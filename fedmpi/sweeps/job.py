@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import product
@@ -47,7 +48,7 @@ from fedmpi.storage.run_status import AT_BEST_VALIDATION
 from fedmpi.sweeps import equal
 from fedmpi.sweeps.published import check_published, list_published_rounds
 from fedmpi.sweeps.rows import EQUAL, check_rows, expand_method_name, find_other_row, list_sources, refuse_variants
-from fedmpi.sweeps.shown_measures import check_measures, refuse_other_task, refuse_unasked, refuse_unchosen
+from fedmpi.sweeps.shown_measures import check_measures, refuse_measures_of_other_task, refuse_unasked, refuse_unchosen
 
 # entries of a scale that are not settings of its runs
 NARROWS = ("columns", "seeds")
@@ -115,19 +116,22 @@ class PlannedRun(NamedTuple):
         return run_status.read_outcome(self.folder, self.settings.rounds)
 
 
-def plan_job(path: str, scale: str | None, out: str | None) -> tuple[SweepJob, list[PlannedRun]]:
+def plan_job(path: str, scale: str | None, out: str | None,
+             measures: Collection[str] | None = None) -> tuple[SweepJob, list[PlannedRun]]:
     """Return a job as a scale narrows it, and its runs.
 
     Args:
         path: the job file, or the name of one that came with fedmpi
         scale: a smaller variant that the job names
         out: folder of the runs; None: runs/JOB[-SCALE]
+        measures: what tables will show in place of the job's `measure` and `also`
 
     Raises BadInput."""
     refuse_empty_path("--out", out)
     found = str(find_shipped(path, "jobs"))
     job = load_job(found)
-    runs = expand(job, found, Path(out or f"runs/{Path(path).stem}{'-' + scale if scale else ''}"), scale)
+    folder = Path(out or f"runs/{Path(path).stem}{'-' + scale if scale else ''}")
+    runs = expand(job, found, folder, scale, measures)
     return narrow_job(job, scale), runs
 
 
@@ -224,16 +228,18 @@ def narrow_job(job: SweepJob, scale: str | None) -> SweepJob:
     return dataclasses.replace(job, columns=kept, seeds=chosen.get("seeds", job.seeds))
 
 
-def expand(job: SweepJob, path: str | Path, out: Path, scale: str | None) -> list[PlannedRun]:
-    """Return all runs of a job with their settings checked. Raises BadInput, also where a folder holds another run; one
-    whose settings cannot be read stops only a sweep, see `changed_code.refuse_unknown_runs`."""
+def expand(job: SweepJob, path: str | Path, out: Path, scale: str | None,
+           measures: Collection[str] | None = None) -> list[PlannedRun]:
+    """Return all runs of a job with their settings checked; `measures` as of `plan_job`. Raises BadInput, also where a
+    folder holds another run; one whose settings cannot be read stops only a sweep, see
+    `changed_code.refuse_unknown_runs`."""
     if scale is not None and scale not in job.scales:
         raise BadInput(f"{path}: there is no scale {scale!r}; its scales: {', '.join(job.scales) or 'none'}")
     beside, by_name = Path(path).parent / job.config, find_shipped(job.config, "configs")
     source = (by_name if by_name.is_file() and not beside.exists() else beside).resolve()
     runs: list[PlannedRun] = []
     of_scale = {} if scale is None else job.scales[scale]
-    job = narrow_job(job, scale)
+    job, shown = narrow_job(job, scale), measures or (job.measure, *job.also)
     for seed, column, row in product(job.seeds, job.columns, job.rows):
         other, where = find_other_row(job.rows, row, EQUAL), f"{path}: {row} / {column} / seed {seed}"
         try:
@@ -245,11 +251,11 @@ def expand(job: SweepJob, path: str | Path, out: Path, scale: str | None) -> lis
                 settings = schema.load_config(str(source), overrides, "")
         except BadInput as error:
             raise BadInput(f"{where}: {error}") from None
-        refuse_other_task(job.measure, settings, where)
-        refuse_unchosen((job.measure, *job.also), settings, where)
+        refuse_measures_of_other_task(shown, settings, where)
+        refuse_unchosen(shown, settings, where)
         folder = out / make_slug(row) / make_slug(column) / f"seed-{seed}"
         runs.append(PlannedRun(row, column, seed, source, overrides, folder, settings))
-    refuse_unasked((job.measure, *job.also), [run.settings for run in runs], str(path))
+    refuse_unasked(shown, [run.settings for run in runs], str(path))
     for run in runs:
         refuse_other(run)
     return runs

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from itertools import product
 
 from fedmpi import registry
 from fedmpi.config.evaluation import name_column
@@ -52,15 +53,16 @@ def refuse_unchosen(measures: Iterable[str], settings: Config, where: str) -> No
                            f"set measure: {TASKS[data.task].measure}{BEST_ON}validation")
 
 
-def refuse_other_task(measure: str, settings: Config, where: str) -> None:
-    """Raise BadInput if a job compares its runs by accuracies, and they predict numbers, or by errors, and they predict
+def refuse_measures_of_other_task(measures: Iterable[str], settings: Config, where: str) -> None:
+    """Raise BadInput if a table is to show accuracies of runs that predict numbers, or errors of runs that predict
     classes."""
-    task = TASKS[settings.data.task]
-    for other in TASKS.values():
-        for name, own in ((other.measure, task.measure), (other.second, task.second)):
-            if other is not task and measure.startswith(f"{name}_"):
-                raise BadInput(f"{where}: measure {measure} is taken by no run with data.task = {task.name}: set "
-                               f"measure: {own}{measure.removeprefix(name)}")
+    task, further = TASKS[settings.data.task], [f"{name_column(name)}_" for name in settings.evaluate.measures]
+    names = [(name, own) for other in TASKS.values() if other is not task
+             for name, own in ((other.measure, task.measure), (other.second, task.second))]
+    for measure, (name, own) in product(measures, names):
+        if measure.startswith(f"{name}_") and not any(map(measure.startswith, further)):
+            raise BadInput(f"{where}: measure {measure} is taken by no run with data.task = {task.name}: take "
+                           f"{own}{measure.removeprefix(name)}")
 
 
 def refuse_unasked(measures: Iterable[str], settings: Iterable[Config], where: str) -> None:

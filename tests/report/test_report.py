@@ -175,6 +175,10 @@ def test_the_tables_show_the_measures_that_are_asked_for(tmp_path, monkeypatch):
     # The published number of the job's measure stands beside that measure alone.
     code, said, of_job = report("job.yaml", *two, "--to", "job")
     assert (code, said) == (0, "") and ["60.50" in line for line in of_job] == [False, True], of_job
+    # What is asked for is checked, not what it stands for.
+    Path("job.yaml").write_text(Path("job.yaml").read_text().replace("accuracy_best_on_test", "mse_mean"))
+    assert report("job.yaml", *two, "--to", "again")[0] == 0
+    assert "measure mse_mean is taken by no run" in report("job.yaml", "--to", "again")[1]
     code, said, none = report(str(folder), "--measure", "accuracy_worst", "--to", "none")
     assert code == 2 and not none and "measure 'accuracy_worst': no finished run has it" in said
     assert "did you mean accuracy_worst_decile" in said.replace("'", "")

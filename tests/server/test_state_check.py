@@ -165,7 +165,8 @@ WRONG_LOGS = [
     ({"f1_new_clients": 1.}, {}, "has a measure f1_new_clients of its own"),
     ({"brier_undefined": 1.}, {}, "has a measure brier_undefined of its own"),
     ({"brier_mean_after": 1.}, {}, "has a measure brier_mean_after of its own"),
-    ({"mse_mean": 1.}, {}, "has a measure mse_mean of its own"),
+    ({"mse_mean": 1.}, {}, "has a measure mse_mean of its own"), ({"mse": 1.}, {}, "has a measure mse of its own"),
+    ({"cluster_sizes": [np.nan, 1.]}, {}, "take cluster_sizes for a list of numbers, not "),
     ({}, {"mse": TEN}, "has a measure mse of its own"),
     ({}, {"accuracy": TEN}, "has a measure accuracy of its own"),
     ({}, {"brier": TEN}, "has a measure brier of its own"),
@@ -200,9 +201,12 @@ def test_what_the_books_can_hold_may_be_logged():
     refuse_wrong_log(LateLog(), who, PLAIN)
     who.log(accuracy_weighted=1.)
     refuse_wrong_log(LateLog(), who, MeasureNames(REGRESSION, ()))
+    who.log(accuracy=.5)
+    with pytest.raises(BadInput, match="has a measure accuracy of its own"):
+        refuse_wrong_log(LateLog(), who, MeasureNames(REGRESSION, ()))
     # without clusters or further measures of their own
     alone = Participants(np.arange(10), np.ones(10), 0, 0, 10)
-    alone.log(ari=.5, brier_undefined=1, distance=None, cluster_sizes=[3, 7], lam_mean=.5)
+    alone.log(ari=.5, brier_undefined=1, distance=None, cluster_sizes=(3, 7), lam_mean=np.nan)
     alone.log_per_client(brier=TEN, brier_after=TEN)
     refuse_wrong_log(LateLog(), alone, PLAIN)
 

@@ -2,12 +2,14 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from fedmpi.config.schema import resolve
 from fedmpi.errors import BadInput
+from fedmpi.methods.fedavg import FedAvg
 from fedmpi.sweeps import equal, job
 from fedmpi.sweeps.rows import EQUAL, find_other_row
 
@@ -19,6 +21,12 @@ REST = pytest.mark.slow("every run of twenty jobs; those of DAILY are looked at 
 def run(method, **train):
     more = {key: train.pop(key) for key in ("rounds", "seed") if key in train} | train.pop("more", {})
     return resolve({"rounds": 100, "method": method, "train": train, "data": {"clients": 20}} | more)
+
+
+def compute_ratio(own, other):
+    """Return the steps of another row divided by those of this one, for clients of 40 batches."""
+    samples = equal.count_samples(own, other, 40)
+    return equal.count_total_steps(other, samples) / equal.count_total_steps(own, samples)
 
 
 @pytest.mark.parametrize("method, expected", [
@@ -61,7 +69,39 @@ def test_without_steps_the_answer_is_in_epochs(method, epochs, expected):
 def test_passes_of_a_method_s_own_stay_as_they_are(own, other, expected):
     """Two of FedAH and one or three of FedRep; the epochs were taken to bring them, too: 7, 3 and 2."""
     assert equal.find_equal_setting(own, other) == f"train.epochs={expected}"
-    assert abs(equal.compute_ratio(equal.with_epochs(own, expected), other, 40) - 1) < .01
+    assert abs(compute_ratio(equal.with_length(own, expected), other) - 1) < .01
+
+
+@pytest.mark.parametrize("own, other, expected", [
+    (run({"name": "ifca_cam", "warm": "local", "warm_steps": 20}, steps=10), run("ditto", steps=10), 7),
+    (run({"name": "ifca_cam", "warm": "local", "warm_steps": 20}, steps=10, rounds=50), run("local", steps=50), 44)])
+def test_steps_of_a_method_s_own_stay_as_they_are(own, other, expected):
+    """600 steps before round 1 do not grow with train.steps; the whole was scaled."""
+    assert equal.find_equal_setting(own, other) == f"train.steps={expected}"
+    assert abs(compute_ratio(equal.with_length(own, expected), other) - 1) < .51 / expected
+
+
+@pytest.mark.parametrize("own, other", [
+    (run({"name": "ifca_cam", "warm": "local", "warm_steps": 20}, steps=10, rounds=2), run("local", rounds=2, steps=5)),
+    (run({"name": "fedah"}, steps=1), run("local", steps=1))])
+def test_steps_that_would_be_none_are_refused(own, other):
+    with pytest.raises(BadInput, match=r"^equal_steps: this row would need -?[0-9.]+ train.steps, and a round has a"):
+        equal.find_equal_setting(own, other)
+
+
+@dataclass(frozen=True)
+class ThreeSteps(FedAvg):
+    """A method of the user's own, whose steps do not depend on train.epochs or train.steps."""
+
+    def client(self, shared, mine, data):
+        return super().client(shared, mine, data.with_batches(None, 7, steps=3))
+
+
+@pytest.mark.parametrize("train", [{"epochs": 2}, {"steps": 4}])
+def test_a_row_whose_steps_are_its_own_is_refused(train):
+    with pytest.raises(BadInput, match=r"^equal_steps: FedAvg of this row makes 300 steps whatever train.(epochs|ste"
+                                       "ps) is, so it cannot do the work of another row; leave equal_steps out$"):
+        equal.find_equal_setting(run(f"{__name__}:ThreeSteps", **train), run("local", **train))
 
 
 @pytest.mark.parametrize("epochs", [1, 2])
@@ -222,8 +262,7 @@ def test_rows_of_our_jobs_do_equal_work(path, tmp_path):
         runs = {(r.row, r.column): r for r in job.expand(made, path, tmp_path, scale)}
         for (row, column), found in runs.items():
             if (other := find_other_row(made.rows, row, EQUAL)) is not None:
-                ratio, train = equal.compute_ratio(found.settings, runs[other, column].settings,
-                                                   40), found.settings.train
+                ratio, train = compute_ratio(found.settings, runs[other, column].settings), found.settings.train
                 assert abs(ratio - 1) < (.51 / train.steps if train.steps else .05), (scale, column, ratio)
 
 

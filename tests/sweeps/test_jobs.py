@@ -39,22 +39,39 @@ def test_a_measure_that_no_run_has_is_refused(tmp_path, changed):
     ("classification", "mae_mean", "f1_mean")])
 def test_a_measure_of_what_is_not_learned_is_refused(tmp_path, task, measure, wanted):
     """All runs were trained, and then there was no report."""
-    def write(measure, **more):
+    def write(measure, also=None, **more):
         path.write_text(json.dumps({"title": "t", "config": "c.yaml", "rows": {"A": "local"}, "measure": measure,
+                                    "also": also or {},
                                     "set": {"data.task": task, "data.split": [.6, .15, .25]} | more}))
         return job.load_job(path)
 
     path = tmp_path / "job.yaml"
     (tmp_path / "c.yaml").write_text("data: {name: digits}\n")
     with pytest.raises(BadInput, match=f"A / result / seed 0: measure {measure} is taken by no run with data.task = "
-                                       f"{task}: set measure: {wanted}$"):
+                                       f"{task}: take {wanted}$"):
         job.expand(write(measure), path, tmp_path / "out", None)
     assert len(job.expand(write(wanted), path, tmp_path / "out", None)) == 1
+    with pytest.raises(BadInput, match=f"measure {measure} is taken by no run"):
+        job.expand(write(wanted, {measure: {}}), path, tmp_path / "out", None)
+    # `fedmpi report --measure`: the job's own measure is not shown.
+    assert len(job.expand(write(measure), path, tmp_path / "out", None, [wanted])) == 1
     if "best" in measure:
         chosen = wanted.replace("best_on_test", "at_best_validation")
         for more, advised in (({"data.split": [.75, .25]}, "test"), ({"evaluate.on": "validation"}, "validation")):
             with pytest.raises(BadInput, match=f"(or|set) measure: mse_best_on_{advised}$"):
                 job.expand(write(chosen, **more), path, tmp_path / "out", None)
+
+
+def test_a_further_measure_that_begins_like_one_of_another_task_is_taken(tmp_path):
+    path = tmp_path / "job.yaml"
+    (tmp_path / "c.yaml").write_text("data: {name: digits}\nevaluate: {measures: [\"my:mse_probability\"]}\n")
+    (tmp_path / "my.py").write_text("def mse_probability(outputs, targets): return 0.\n")
+    path.write_text(json.dumps({"title": "t", "config": "c.yaml", "rows": {"A": "local"},
+                                "measure": "mse_probability_mean"}))
+    assert len(job.expand(job.load_job(path), path, tmp_path / "out", None)) == 1
+    (tmp_path / "c.yaml").write_text("data: {name: digits}\n")
+    with pytest.raises(BadInput, match="measure mse_probability_mean is taken by no run with data.task = classific"):
+        job.expand(job.load_job(path), path, tmp_path / "out", None)
 
 
 @pytest.mark.parametrize("path", [pytest.param(path, marks=() if path.stem in DAILY else REST) for path in JOBS],

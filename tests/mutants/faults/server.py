@@ -176,5 +176,8 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.server.metrics:ClusterTracker.summarise", "column[honest])", "column)"),
     ("fedmpi.server.metrics:ClusterTracker.summarise", "honest & (self.planted == g)", "self.planted == g"),
     (RECORDED, "accepted.each, self.honest)", "accepted.each, np.ones_like(self.honest))"),
-    ("fedmpi.server.state_check:refuse_wrong_log", 'is_round({"round": 1, name: value})', "True"),
+    ("fedmpi.server.state_check:refuse_wrong_log", 'is_round(replace_non_finite({"round": 1, name: value}))', "True"),
+    ("fedmpi.server.state_check:refuse_wrong_log", 'replace_non_finite({"round": 1, name: value})',
+     '{"round": 1, name: value}'),
+    ("fedmpi.server.state_check:list_taken_names", "(task.key, task.measure)", "(task.key,)"),
     ("fedmpi.server.state_check:list_taken_names", ", *tasks}", "}")]
