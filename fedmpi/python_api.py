@@ -90,6 +90,9 @@ def run(config: str | os.PathLike[str] | Mapping[str, object], *, out: str | os.
         time_limit = str(time_limit)
     if not (time_limit is None or isinstance(time_limit, str)):
         raise BadInput(f"time_limit={time_limit!r}: give whole minutes, or a text such as '01:30:00'")
+    if "ranks" in overrides:
+        raise BadInput(f"ranks={overrides['ranks']!r}: a run has the ranks that its program was started on: start it "
+                       "by mpiexec -n 3 python program.py, or give fedmpi.sweep(job, ranks=3) a job")
     if not (on_round is None or callable(on_round)):
         raise BadInput(f"on_round={on_round!r}: give a function, which is called with a mapping after every round")
     if on_round and is_only_begun(on_round):

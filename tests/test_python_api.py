@@ -103,7 +103,7 @@ def test_a_measure_is_given_as_a_function(bench, config):
     ({"time_limit": True}, "time_limit=True: give whole minutes"),
     ({"time_limit": 0}, "time_limit=0 is not a time: give minutes"),
     ({"resume": True}, "resume=True: give 'auto', or the path of a checkpoint"), ({"out": 3}, "out=3: give a path"),
-    ({"on_round": 3}, "on_round=3: give a function"),
+    ({"on_round": 3}, "on_round=3: give a function"), ({"ranks": 3}, "ranks=3: a run has the ranks that its program "),
     ({"config": None}, "config=None: give the path of a YAML file, or a mapping of settings"),
     ({"config": ["rounds"]}, r"config=\['rounds'\]: give the path of a YAML file")])
 def test_arguments_of_another_type_are_refused_with_their_name(config, given, said):

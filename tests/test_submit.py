@@ -179,6 +179,16 @@ def test_what_sbatch_is_told():
     assert told(array=((), (), ()))[5:] == ["--array=0-2", *rest, "--output=%x-%A_%a.out"]
 
 
+@pytest.mark.parametrize("launcher, given, told", [
+    ("mpiexec", "USR1@120", "B:USR1@120"), ("/opt/mpich/bin/mpiexec.hydra -n {ranks}", "USR2@9", "B:USR2@9"),
+    ("mpirun -np {ranks}", "TERM", "B:TERM"), ("mpiexec", "R:USR1@60", "R:USR1@60"), ("mpiexec", "B:USR1", "B:USR1"),
+    ("srun", "USR1@120", "USR1@120"), ("ibrun", "USR1@120", "USR1@120"), ("mpiexec", "", None)])
+def test_the_script_gets_the_signal_for_what_srun_does_not_start(launcher, given, told):
+    """Slurm sends it to the steps of srun, and with B: to the script, which passes it on."""
+    options = script.list_directives(script.JobScript(launcher=launcher, signal=given))
+    assert [option for option in options if option.startswith("--signal")] == [f"--signal={told}"] * (told is not None)
+
+
 @pytest.mark.parametrize("installed, mpi", [({"openmpi"}, "pmix"), ({"mpich"}, "pmi2"), (set(), "pmi2")])
 def test_mpi_is_that_of_the_library_that_is_installed(monkeypatch, installed, mpi):
     """MPICH speaks PMI-2 and Open MPI PMIx; an unknown library is taken for MPICH, Intel MPI or Cray MPICH."""

@@ -62,7 +62,8 @@ def refuse_lonely(world: Transport) -> None:
 def was_started_by_srun() -> bool:
     """Tell whether srun itself started this rank. Inside a Slurm job mpiexec starts its own daemons by srun, and
     Slurm's variables then describe that step, not the ranks."""
-    by_mpich = "PMI_SIZE" in os.environ and "HYDI_CONTROL_FD" in os.environ
+    # Daemons that srun started do not hand HYDI_CONTROL_FD on.
+    by_mpich = "PMI_SIZE" in os.environ and "MPI_LOCALNRANKS" in os.environ
     by_open_mpi = "OMPI_COMM_WORLD_SIZE" in os.environ
     return SlurmJob.from_env().ranks_in_step is not None and not by_mpich and not by_open_mpi
 

@@ -222,6 +222,11 @@ def find_launcher_kind(job: JobScript) -> str:
     return name if len(words) == 1 and name in LAUNCHERS else "other"
 
 
+def starts_by_mpiexec(job: JobScript) -> bool:
+    """Say whether ranks are started by an MPI library's own mpiexec or mpirun, with whatever options."""
+    return PurePath(split_command("--launcher", job.launcher)[0]).name.split(".")[0] in ("mpiexec", "mpirun")
+
+
 def write_launcher_words(job: JobScript) -> ShellText:
     """Return the first words of the command that starts the ranks, as bash reads them."""
     words = split_command("--launcher", job.launcher)
@@ -237,9 +242,13 @@ def list_directives(job: JobScript) -> list[str]:
             "gpus-per-task": "--gpus-per-task=1", "none": None}[job.gpu_request] if job.gpus else None
     # Room for the nodes that have one rank more than others; ibrun takes all ranks from --ntasks.
     per_node = -(-job.planned_ranks // job.nodes)
+    signal = job.signal
+    if signal and ":" not in signal and starts_by_mpiexec(job):
+        # Slurm signals the steps of srun alone, and only some mpiexec start their ranks by it; the script passes it on.
+        signal = f"B:{signal}"
     ranks = f"--ntasks={job.planned_ranks}" if find_launcher_kind(job) == "ibrun" else f"--ntasks-per-node={per_node}"
     return [f"--job-name={job.name}", f"--nodes={job.nodes}", *([gpus] if gpus else []), ranks,
             f"--cpus-per-task={job.cpus}", f"--time={job.time}",
             *([f"--array=0-{len(job.array) - 1}" + f"%{job.at_once}" * (job.at_once > 0)] if job.array else []),
-            "--no-requeue" if job.chain else "--requeue", *([f"--signal={job.signal}"] if job.signal else []),
+            "--no-requeue" if job.chain else "--requeue", *([f"--signal={signal}"] if signal else []),
             "--open-mode=append", f"--output=%x-{'%A_%a' if job.array else '%j'}.out", *job.options]

@@ -203,9 +203,9 @@ def test_rank_0_hears_of_a_failure_wherever_it_waits():
 @pytest.mark.parametrize("code, variables, srun", [
     (0, {"SLURM_STEP_NUM_TASKS": "3"}, False), (2, {}, False), (2, {"SLURM_STEP_NUM_TASKS": "3"}, True),
     (75, {"SLURM_STEP_NUM_TASKS": "1", "OMPI_COMM_WORLD_SIZE": "3"}, False),
-    (75, {"SLURM_STEP_NUM_TASKS": "1", "PMI_SIZE": "3", "HYDI_CONTROL_FD": "7"}, False)])
+    (75, {"SLURM_STEP_NUM_TASKS": "1", "PMI_SIZE": "3", "MPI_LOCALNRANKS": "7"}, False)])
 def test_under_srun_the_code_is_that_of_rank_0_who_leaves_last(monkeypatch, steps, code, variables, srun):
-    for name in ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "HYDI_CONTROL_FD"):
+    for name in ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS"):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)

@@ -12,7 +12,7 @@ from fedmpi.errors import BadInput
 
 NAMES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE",
          "SLURM_NTASKS_PER_NODE", "SLURM_STEP_TASKS_PER_NODE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE",
-         "SLURM_STEP_NUM_TASKS", "HYDI_CONTROL_FD")
+         "SLURM_STEP_NUM_TASKS")
 
 
 @pytest.fixture
@@ -73,8 +73,8 @@ def test_whether_ranks_share_cores(environment, monkeypatch, variables, mine, al
     ({"PMI_SIZE": "3", "SLURM_STEP_NUM_TASKS": "1"}, "MPICH's mpiexec started 3"),
     ({"PMI_SIZE": "1", "SLURM_STEP_NUM_TASKS": "2"}, "srun started 2"),      # srun --mpi=pmi2 of another library
     ({"PMI_SIZE": "1"}, None), ({"OMPI_COMM_WORLD_SIZE": "some"}, None), ({}, None),
-    ({"SLURM_STEP_NUM_TASKS": "2", "PMI_SIZE": "1", "HYDI_CONTROL_FD": "5"}, None),
-    ({"SLURM_STEP_NUM_TASKS": "2", "HYDI_CONTROL_FD": "5"}, "srun started 2"),
+    ({"SLURM_STEP_NUM_TASKS": "2", "PMI_SIZE": "1", "MPI_LOCALNRANKS": "5"}, None),
+    ({"SLURM_STEP_NUM_TASKS": "2", "MPI_LOCALNRANKS": "5"}, "srun started 2"),
     ({"SLURM_STEP_NUM_TASKS": "2", "OMPI_COMM_WORLD_SIZE": "1"}, None)])
 def test_processes_that_were_started_together_but_are_alone(environment, variables, said):
     environment(**variables)
@@ -92,8 +92,8 @@ def test_processes_that_were_started_together_but_are_alone(environment, variabl
 
 @pytest.mark.parametrize("variables, by_srun", [
     ({"SLURM_STEP_NUM_TASKS": "1"}, True), ({}, False), ({"SLURM_STEP_NUM_TASKS": "2", "PMI_SIZE": "2"}, True),
-    ({"SLURM_STEP_NUM_TASKS": "2", "HYDI_CONTROL_FD": "5"}, True),
-    ({"SLURM_STEP_NUM_TASKS": "2", "PMI_SIZE": "2", "HYDI_CONTROL_FD": "5"}, False),
+    ({"SLURM_STEP_NUM_TASKS": "2", "MPI_LOCALNRANKS": "5"}, True),
+    ({"SLURM_STEP_NUM_TASKS": "2", "PMI_SIZE": "2", "MPI_LOCALNRANKS": "5"}, False),
     ({"SLURM_STEP_NUM_TASKS": "2", "OMPI_COMM_WORLD_SIZE": "2"}, False)])
 def test_the_step_of_another_launcher_is_not_ours(environment, variables, by_srun):
     environment(**variables)

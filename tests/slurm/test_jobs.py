@@ -51,8 +51,10 @@ def test_preemption_of_ranks_that_mpiexec_started(desk, straight):
     assert "3 ranks" in said and desk.digest(job) == straight
 
 
-def test_a_signal_for_the_script_alone_reaches_the_ranks(desk, straight):
-    job = desk.submit(WAIT, "--nodes", 2, "--ntasks", 2)
+@pytest.mark.parametrize("launcher", ["srun", "mpiexec"])
+def test_a_signal_for_the_script_alone_reaches_the_ranks(desk, straight, launcher):
+    """mpiexec starts its daemons by srun; its ranks were taken for srun's, and the code was lost."""
+    job = desk.submit(WAIT, "--nodes", 2, "--ntasks", 2, "--launcher", launcher)
     desk.waits()
     assert desk.do("scancel", "--batch", "--signal=USR1", job).returncode == 0
     said = restarted(desk, job)

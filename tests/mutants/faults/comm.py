@@ -71,6 +71,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.comm.heartbeat:Heartbeat.receive_reports", "            self.silent[peer] = 0.\n", ""),
     ("fedmpi.comm.launcher:shares_cores", "local > cores and not bound", "local >= cores and not bound"),
     ("fedmpi.comm.launcher:was_started_by_srun", '"OMPI_COMM_WORLD_SIZE" in os.environ', "False"),
+    ("fedmpi.comm.launcher:was_started_by_srun", '"MPI_LOCALNRANKS" in', '"HYDI_CONTROL_FD" in'),
     ("fedmpi.comm.launcher:drain", "            stream.flush()\n", ""),
     ("fedmpi.comm.gpu_staging:wants_gpu_direct", "world.size > 1 and device", "device"),
     # running statistics, equal centres, attackers

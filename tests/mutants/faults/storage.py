@@ -90,7 +90,6 @@ FAULTS: list[tuple[str, str, str]] = [
     ("fedmpi.storage.folder:RunFolder.end_write", "        try:\n            return write.result(), write.seconds\n",
      "        self._background = None\n        try:\n            return write.result(), write.seconds\n"),
     ("fedmpi.storage.folder:RunFolder.end_write", " if write.done else self._background", ""),
-    ("fedmpi.storage.background:BackgroundWrite.done", "self.ended.is_set()", "not self.thread.is_alive()"),
     ("fedmpi.storage.background:BackgroundWrite.wait", "self.ended.wait()", "self.thread.join()"),
     ("fedmpi.storage.background:BackgroundWrite.feed", "            self.end(None)\n", ""),
     ("fedmpi.storage.background:BackgroundWrite.result", "self.error or Abandoned()", "Abandoned()"),
