@@ -271,6 +271,16 @@ def test_an_untested_profile_says_so(config, sbatch, tmp_path):
         assert stderr.endswith(said) if said else "not tested" not in stderr
 
 
+@pytest.mark.parametrize("words, idle", [
+    (("--ranks", "10"), ""), (("--ranks", "12"), "2 of 12 ranks"), (("server.hosts_clients=true", "--ranks", "9"), ""),
+    (("server.hosts_clients=true", "--ranks", "10"), "1 of 10 ranks"), (("--ranks", "1", "data.clients=1"), ""),
+    (("--gpus", "4", "--nodes", "3"), "3 of 13 ranks"), (("--ranks", "12", "--array", "data.clients=4,11"), "")])
+def test_ranks_that_no_client_needs_are_told(config, words, idle):
+    """The configuration has nine clients; of an array the run with most decides."""
+    said = called(config, "--dry-run", *words).stderr
+    assert f"{idle} will be idle: there are 9 clients" in said if idle else "idle" not in said
+
+
 @pytest.mark.parametrize("path, name", [("a&b.yaml", "a_b"), (".yaml", "_yaml"), ("é.yaml", "_"), ("x.y.yaml", "x_y")])
 def test_a_name_follows_from_any_path(config, tmp_path, path, name):
     (tmp_path / path).write_text((tmp_path / config).read_text())

@@ -42,6 +42,7 @@ def submit_command(config: str, settings: list[str], array: list[str], options: 
     configs = load_runs(config, settings, array)
     job = build_job(config, settings, array, options, profile, configs=configs, **asked)
     warn_of_untested(profile)
+    warn_of_idle(job, configs)
     if dry_run:
         for why in list_unprepared(configs) if prepare else ():
             print(why, file=sys.stderr)
@@ -60,6 +61,14 @@ def warn_of_untested(profile: str | None) -> None:
     if profile and (site := load_profile(profile)).untested:
         why = site.tested.partition(";")[2].strip() or "it does not say where"
         print(f"profile {profile} was not tested: {why}", file=sys.stderr)
+
+
+def warn_of_idle(job: JobScript, configs: Iterable[Config]) -> None:
+    """Say so if ranks of every run will have nothing to do."""
+    workers = job.planned_ranks - (not job.server_trains and job.planned_ranks > 1)
+    if (clients := max(config.data.clients for config in configs)) < workers:
+        print(f"{workers - clients} of {job.planned_ranks} ranks will be idle: there are {clients} clients, and every "
+              "other rank hosts one at least; ask for fewer ranks, nodes or GPUs", file=sys.stderr)
 
 
 def build_job(config: str, settings: list[str], array: list[str], options: list[str], profile: str | None = None,

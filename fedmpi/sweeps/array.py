@@ -10,6 +10,7 @@ from fedmpi.commands.submit import (
     merge_fields,
     prepare_federations,
     refuse_contradictions,
+    warn_of_idle,
     warn_of_untested,
 )
 from fedmpi.slurm.quoting import LONGEST_JOB_NAME
@@ -39,6 +40,7 @@ def submit_runs(runs: list[PlannedRun], dry_run: bool = False, profile: str | No
         return f"all {len(runs)} runs are finished or under way"
     job = make_array(waiting, profile, options, **asked)
     warn_of_untested(profile)
+    warn_of_idle(job, [run.settings for run in waiting])
     if dry_run:
         return render_script(job)
     require_sbatch(job)

@@ -156,10 +156,12 @@ def test_options_that_would_not_count_are_refused(runs, words, message):
     assert done.exit_code == 2 and message in " ".join(done.output.split()) and not Path("runs").exists()
 
 
-def test_an_untested_profile_is_named_as_by_submit(runs, tmp_path, capsys):
+def test_what_may_not_be_meant_is_told_as_by_submit(runs, tmp_path, capsys):
     for profile, said in (("jsc-like", "profile jsc-like was not tested: written from what"), ("generic", "")):
         array.submit_runs(runs, True, profile, follow="fedmpi status", **ASKED)
         assert capsys.readouterr().err.startswith(said) and bool(said) == (profile == "jsc-like")
+    array.submit_runs(runs, True, follow="fedmpi status", **ASKED | {"ranks": 99})
+    assert " of 99 ranks will be idle: there are " in capsys.readouterr().err
 
 
 def test_a_row_keeps_the_threads_that_it_sets(runs):
