@@ -65,7 +65,7 @@ def warn_of_untested(profile: str | None) -> None:
 
 def warn_of_idle(job: JobScript, configs: Iterable[Config]) -> None:
     """Say so if ranks of every run will have nothing to do."""
-    workers = job.planned_ranks - (not job.server_trains and job.planned_ranks > 1)
+    workers = job.planned_ranks - (not job.server_trains)
     if (clients := max(config.data.clients for config in configs)) < workers:
         print(f"{workers - clients} of {job.planned_ranks} ranks will be idle: there are {clients} clients, and every "
               "other rank hosts one at least; ask for fewer ranks, nodes or GPUs", file=sys.stderr)

@@ -2,6 +2,8 @@
 from __future__ import annotations
 
 FAULTS: list[tuple[str, str, str]] = [
+    ("fedmpi.commands.submit:warn_of_idle", " - (not job.server_trains)", ""),
+    ("fedmpi.commands.submit:warn_of_idle", "max(config", "min(config"),
     ("fedmpi.commands.export:restore_state", "restore_shared(path, snapshot, shared, mine)",
      "type(shared)(*map(torch.from_numpy, snapshot.shared.values()))"),
     ("fedmpi.commands.planned_steps:count_final_steps", "stage.rounds * (1 - stage.share) * n", "n"),
